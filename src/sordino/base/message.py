@@ -343,21 +343,23 @@ LONG = 1 << 20
 """Bytes from which memory counts more than a copy."""
 
 
-def _encode_vector(value: Any) -> Any:
+def encode_vector(value: Any) -> Any:
+    """A vector as bytes, for an encoder."""
     if isinstance(value, np.ndarray):
         return np.ascontiguousarray(value, dtype="<f4").tobytes()
     raise NotImplementedError(f"cannot encode {type(value).__name__}")
 
 
-def _decode_vector(kind: Any, value: Any) -> Any:
+def decode_vector(kind: Any, value: Any) -> Any:
+    """The vector in bytes, for a decoder."""
     if not isinstance(value, bytes) or len(value) % 4:
         raise ValueError("a vector is sent as bytes, four for each number")
     return np.frombuffer(value, dtype="<f4").astype(np.float32)
 
 
-_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_vector)
+_encoder = msgspec.msgpack.Encoder(enc_hook=encode_vector)
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(
-    Message, dec_hook=_decode_vector
+    Message, dec_hook=decode_vector
 )
 
 

@@ -62,6 +62,11 @@ def look_beside(folder: Path | None) -> None:
     _beside.set(None if folder is None else folder.resolve())
 
 
+def beside() -> Path | None:
+    """Return the folder in which modules are looked for, too."""
+    return _beside.get()
+
+
 @contextmanager
 def nothing_new() -> Iterator[None]:
     """While a study is only read: import no module that was not imported for a study before."""

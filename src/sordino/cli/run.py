@@ -64,6 +64,10 @@ def run(
     port: Annotated[
         int, typer.Option(help="The port of the page of --live. Default: any that is free.")
     ] = 0,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Number of processes that train. Default: 1, or as torchrun says."),
+    ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -73,27 +77,33 @@ def run(
     if resume is not None and (out is not None or change):
         raise StudyError("--resume continues a run without changes: leave out --out and --set")
     from sordino.base.modules import look_beside
+    from sordino.clients import workers as processes
+    from sordino.core import regimes
     from sordino.core import study as studies
     from sordino.core.run import session
     from sordino.live.observers import observed
 
     if study is not None:
         look_beside(study.parent if modules is None else modules)  # for a tracker of one's own
-    with observed(
-        quiet=quiet,
-        tell=say.people,
-        warn=say.warn,
-        notice=say.people,
-        track=track or (),
-        live=port if live else None,
-    ) as seen:
+    with (
+        processes.workers(workers) as group,
+        observed(
+            quiet=quiet,
+            tell=say.people,
+            warn=say.warn,
+            notice=say.people,
+            track=track or (),
+            live=port if live else None,
+        ) as seen,
+    ):
+        build = regimes.build if group is None else group.build
         if resume is not None:
-            outcome = session.resume(resume, seen.row, seen.begin, modules=modules)
+            outcome = session.resume(resume, seen.row, seen.begin, modules=modules, build=build)
         else:
             assert study is not None
             asked = studies.read(study, change or (), modules=modules)
             _say_tuned(asked)
-            outcome = session.begin(asked, out, seen.row, seen.begin)
+            outcome = session.begin(asked, out, seen.row, seen.begin, build=build)
         seen.end(outcome)
         concluded(outcome)  # while the live page is still there, which goes on to the report
     if as_json:

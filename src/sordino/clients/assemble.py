@@ -20,7 +20,7 @@ from msgspec import UNSET
 
 from sordino.base.entropy import Seeded, System
 from sordino.base.fingerprints import joined, keyed
-from sordino.base.message import Vector
+from sordino.base.message import Train, Vector
 from sordino.clients import records as files
 from sordino.clients.division import (
     Federation,
@@ -40,9 +40,10 @@ from sordino.clients.evaluation import (
 )
 from sordino.clients.pricing import Trial, remedy
 from sordino.clients.regime import HorizontalRegime
-from sordino.clients.simulation import Rules, Simulation, round_trips
+from sordino.clients.simulation import Rules, Shared, Simulation, round_trips
 from sordino.clients.study import H, HorizontalStudy, SampledMethod, SampledPromise, for_dimension
 from sordino.core import regimes
+from sordino.core.effect import Request
 from sordino.core.prepared import (
     UNIT,
     PaidEvaluation,
@@ -63,6 +64,8 @@ from sordino.training.models import digest_of
 from sordino.training.perexample.clipping import summable
 
 Tensors = tuple[torch.Tensor, torch.Tensor]
+STEP = 2.0
+"""Examples whose gradients take about as long as the rest of a local step, with its noise."""
 
 
 class Assembly(Generic[H]):
@@ -73,6 +76,7 @@ class Assembly(Generic[H]):
     Attributes:
         regime, study, folder, run: of the run.
         mine: the client whose site this is; None where one process serves all.
+        kind: of the simulation.
         sizes, counts, names: of the clients' data; ``remote`` where some of it lies elsewhere.
         parts: the clients' data, until it has become their tensors.
         data_records: the records in that data, where a ledger asks; nobody otherwise.
@@ -96,6 +100,7 @@ class Assembly(Generic[H]):
         continuous: whether tasks follow each other without a moment at which nobody works.
     """
 
+    kind: ClassVar[type[Simulation[Any]]] = Simulation
     paid: ClassVar[str] = "local step"
     continuous: ClassVar[bool] = False
     usual: ClassVar[str] = "Raise noise_multiplier or lower sampling_rate"
@@ -108,13 +113,15 @@ class Assembly(Generic[H]):
         folder: Path,
         run: str,
         mine: int | None = None,
+        shared: Shared | None = None,
     ) -> None:
         torch.set_num_threads(study.execution.threads)
         self.regime, self.study, self.folder, self.run, self.mine = regime, study, folder, run, mine
         self.sizes, self.counts, self.names = divided.sizes, divided.counts, divided.names
         self.parts, self.remote = list(divided.parts), divided.remote
-        self.prints = divided.prints or tuple(part.fingerprint() for part in divided.parts)
-        self.data_records = known_records(study, divided)
+        if shared is None:
+            self.prints = divided.prints or tuple(part.fingerprint() for part in divided.parts)
+            self.data_records = known_records(study, divided)
         test, place = divided.test, device(study)
         self.kernels = kernels_of(study, test, place)
         flat = self.kernels.flat
@@ -126,17 +133,6 @@ class Assembly(Generic[H]):
         self.secret = (rows, test.fingerprint()) if hidden else None
         self.owners = None if hidden or test.client is None else (test.client, test.owners)
         self.validation = tensors(divided.validation, place)
-        shaping = divided.shaping or (
-            *self.prints,
-            *(each.fingerprint() for each in (test, divided.validation) if each is not None),
-            # the same examples have other features by other code, and by a map that another
-            # machine learned
-            *(
-                hashlib.sha256(np.ascontiguousarray(part.x).data).hexdigest()
-                for part in (divided.parts if study.data.features is not None else ())
-            ),
-        )
-        self.shaping = (*shaping, digest_of_model(study, flat, test.shape))
         self.rates = regime.rates(study, self.sizes)
         self.plan = regime.price(for_dimension(study, flat.dim), self.sizes, flat.dim)
         self.noise = None
@@ -148,6 +144,20 @@ class Assembly(Generic[H]):
                 study, self.sizes, Trial.of(self.kernels, self.validation)
             )
             self.plan = regime.announced(self.plan, study, self.noise, self.sizes)
+        if shared is not None:
+            self.entropy, self.units = shared.entropy, shared.units(len(self.sizes))
+            return
+        shaping = divided.shaping or (
+            *self.prints,
+            *(each.fingerprint() for each in (test, divided.validation) if each is not None),
+            # the same examples have other features by other code, and by a map that another
+            # machine learned
+            *(
+                hashlib.sha256(np.ascontiguousarray(part.x).data).hexdigest()
+                for part in (divided.parts if study.data.features is not None else ())
+            ),
+        )
+        self.shaping = (*shaping, digest_of_model(study, flat, test.shape))
         # A site draws the system's entropy anew in each life of its process and keeps no key: it
         # repeats answers from its disk, never by computing them again, so a folder that is put back
         # from a copy cannot be made to use the same noise twice.
@@ -223,7 +233,12 @@ class Assembly(Generic[H]):
 
     def played(self, rules: Any) -> Callable[..., Simulation[Any]]:
         """Return the kind of the simulation, which says what is charged for tasks."""
-        return Simulation
+        return self.kind
+
+    def work(self, client: int, task: Request) -> float:
+        """Return how much work a task is, in examples: by it a cohort is divided among workers."""
+        steps = task.steps if isinstance(task, Train) else 1
+        return steps * (self.rates[client] * self.sizes[client] + STEP)
 
     def affordable_steps(self, pays: tuple[int, ...] | None) -> list[int] | None:
         """Return what a record of the run keeps of what clients can pay for."""
@@ -278,6 +293,8 @@ class Assembly(Generic[H]):
             method=study.method.name,
             charge_key_prefix=self.key_prefix,
             continuous=self.continuous,
+            shared=Shared.of(self.entropy, self.units),
+            work=self.work,
         )
         return PreparedRun(
             study=study,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -119,6 +119,28 @@ class Rules(RegimeRules[S]):
         return 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What processes that hold clients of one run must have in common.
+
+    Attributes:
+        entropy: where clients draw batches and noise from.
+        unit: of the ledger, where one stands for all clients; else empty.
+    """
+
+    entropy: Entropy
+    unit: str = ""
+
+    @classmethod
+    def of(cls, entropy: Entropy, units: Sequence[str]) -> Self:
+        """Return what is common to clients of these units."""
+        return cls(entropy, units[0] if len(units) > 1 and len(set(units)) == 1 else "")
+
+    def units(self, clients: int) -> list[str]:
+        """Return the unit of each client."""
+        return [self.unit] * clients if self.unit else [f"client:{i}" for i in range(clients)]
+
+
 @runtime_checkable
 class Reaching(Protocol):
     """A client that can tell how long an honest answer of it may be."""
@@ -149,6 +171,9 @@ class Simulation(ServerSide[S], SiteSide[S]):
         method: the method's name, for the ledger.
         charge_key_prefix: run and environment, part of every charge's key.
         continuous: whether tasks follow each other without a moment at which nobody works.
+        shared: what other processes need that let some of the clients work.
+        work: how much work a client has with a task, in examples.
+        kernel: what plays it.
     """
 
     regime: Rules[S]
@@ -164,6 +189,9 @@ class Simulation(ServerSide[S], SiteSide[S]):
     method: str
     charge_key_prefix: str
     continuous: bool = False
+    shared: Shared | None = None
+    work: Callable[[int, Request], float] = lambda client, task: 1.0
+    kernel: Callable[..., Kernel[Any]] = Kernel
     why: str = "local steps"
     task: ClassVar[type[Train] | type[Compute]] = Train
     _faults: list[tuple[int, str]] = field(default_factory=list, init=False)
@@ -178,7 +206,7 @@ class Simulation(ServerSide[S], SiteSide[S]):
 
     def run(self, moment: KernelSnapshot[S], watcher: RunListener) -> KernelSnapshot[S]:
         """Play to the end; see :meth:`sordino.core.kernel.Kernel.run`."""
-        return Kernel(self, moment, watcher).run()
+        return self.kernel(self, moment, watcher).run()
 
     def account(self, site: int) -> tuple[str, Budget]:
         """Return a client's unit and budget."""
@@ -202,8 +230,13 @@ class Simulation(ServerSide[S], SiteSide[S]):
         self, site: int, number: int, task: Request | None, permits: Sequence[Permit]
     ) -> Answer | Gradient:
         """Let the client work, with all permits of its task."""
-        client: Client = self.clients[site]
-        return client.answer(training(task), permits)
+        return self.answered(self.clients[site], task, permits)
+
+    @staticmethod
+    def answered(client: Any, task: Request | None, permits: Sequence[Permit]) -> Answer | Gradient:
+        """Let a client work, in this process or in a worker's."""
+        worker: Client = client
+        return worker.answer(training(task), permits)
 
     def trip(self, site: int, task: Request) -> float | Absence:
         """Return the seconds of this client for this task, or how it vanishes."""

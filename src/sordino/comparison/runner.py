@@ -9,7 +9,6 @@ import io
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,11 +17,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, Self, TextIO, TypeAlias
+from typing import Any, Literal, NamedTuple, Self, TextIO
 
 import msgspec
 
-from sordino.base import HOME
+from sordino.base import processes
 from sordino.base.errors import SordinoError, StudyError
 from sordino.base.files import open_below
 from sordino.base.modules import nothing_new
@@ -126,11 +125,7 @@ def sweep(folders: Iterable[Path]) -> None:
                     shutil.rmtree(draft, ignore_errors=True)
 
 
-# As `python -m sordino`, but the current folder is never where modules are looked for; ours is,
-# after all others: it may be there because of the current folder.
-PROGRAM = f"import sys; sys.path.append({str(HOME.parent)!r}); from sordino.cli import main; main()"
 PAUSE = 0.1  # seconds between two looks
-PATIENCE = 10.0  # seconds that a run has to stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +135,6 @@ class Job:
     key: Hashable
     command: tuple[str, ...]
     threads: int = 1
-
-
-_Child: TypeAlias = tuple["subprocess.Popen[bytes]", IO[bytes]]
-"""A process, and what it says."""
 
 
 def job(task: Task, state: State, scratch: Path) -> Job:
@@ -157,7 +148,7 @@ def job(task: Task, state: State, scratch: Path) -> Job:
     what += ["--modules", str(task.side.path.parent)]
     return Job(
         task,
-        (sys.executable, "-P", "-c", PROGRAM, "run", *what, "--quiet"),
+        (*processes.calling("sordino.cli:main()"), "run", *what, "--quiet"),
         task.study.execution.threads,
     )
 
@@ -184,19 +175,19 @@ def play(
         ended: told the key of each that ended, and why it failed or None.
         tick: told now and then which are going on.
     """
-    waiting, going = deque(jobs), dict[Job, _Child]()
+    waiting, going = deque(jobs), dict[Job, processes.Child]()
     try:
         while waiting or going:
             while waiting and len(going) < at_once:
-                going[waiting[0]] = _start(waiting[0])
+                going[waiting[0]] = processes.start(waiting[0].command, waiting[0].threads)
                 waiting.popleft()
             for done in [each for each, (child, _) in going.items() if child.poll() is not None]:
-                ended(done.key, _why(*going.pop(done)))
+                ended(done.key, _why(going.pop(done)))
             tick([each.key for each in going])
             if going:
                 time.sleep(PAUSE)
     finally:
-        _stop(list(going.values()))
+        processes.stop(list(going.values()))
 
 
 MOST_CALLS = 10
@@ -235,10 +226,7 @@ def call(
     """
     module = importlib.import_module(function.partition(":")[0])
     home = Path(module.__file__ or "").parents[module.__name__.count(".")]
-    program = (
-        f"import sys; sys.path.extend({[str(HOME.parent), str(home)]!r}); "
-        "from sordino.comparison.runner import work; work(sys.argv[-1])"
-    )
+    command = processes.calling("sordino.comparison.runner:work(sys.argv[-1])", home)
     left = dict(calls)
     with tempfile.TemporaryDirectory(prefix="sordino-") as scratch, terminated_like_interrupted():
 
@@ -260,8 +248,7 @@ def call(
             asked = function, {number: calls[number].given for number in numbers}
             replace_file(path, msgspec.json.encode(asked))
             threads = max(calls[number].threads for number in numbers)
-            command = (sys.executable, "-P", "-c", program, str(path))
-            jobs.append(Job(numbers, command, threads))
+            jobs.append(Job(numbers, (*command, str(path)), threads))
         play(jobs, at_once, ended=over, tick=look)
 
 
@@ -312,56 +299,11 @@ def terminated_like_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _start(job: Job) -> _Child:
-    said = tempfile.TemporaryFile()  # noqa: SIM115 — closed when the process is gone
-    environment = {**os.environ, "OMP_NUM_THREADS": str(job.threads)}
-    process = subprocess.Popen(
-        job.command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=said,
-        env=environment,
-    )
-    return process, said
-
-
-def _why(child: subprocess.Popen[bytes], said: IO[bytes]) -> str | None:
-    """Why it failed, in its own last words; None if it did not."""
-    said.seek(0)
-    words = said.read().decode("utf-8", "replace").strip()
-    said.close()
-    code = child.returncode
-    if code == 0:
-        return None
-    if code < 0:
-        return (
-            f"stopped by signal {-code} ({signal.strsignal(-code)}); the same command goes on "
-            "with it"
-        )
-    _, marked, message = words.rpartition("sordino: ")
-    return (
-        message
-        if marked
-        else words.splitlines()[-1]
-        if words
-        else f"ended with status {code} and said nothing"
-    ).strip()
-
-
-def _stop(children: Sequence[_Child]) -> None:
-    # which a child takes over from us
-    deaf = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    for child, _ in children:
-        if child.poll() is None:
-            child.send_signal(signal.SIGTERM if deaf else signal.SIGINT)
-    until = time.monotonic() + PATIENCE
-    for child, said in children:
-        try:
-            child.wait(max(until - time.monotonic(), 0.0))
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-        said.close()
+def _why(child: processes.Child) -> str | None:
+    """Why a run failed; None if it did not."""
+    found = processes.why(child)
+    killed = child.process.returncode < 0
+    return f"{found}; the same command goes on with it" if killed else found
 
 
 LOOK = 0.5  # seconds between two looks at the logs

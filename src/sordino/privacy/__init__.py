@@ -28,6 +28,7 @@ from sordino.privacy.event import decode as decode
 from sordino.privacy.event import encode as encode
 from sordino.privacy.ledger import Ledger as Ledger
 from sordino.privacy.permit import Allowance as Allowance
+from sordino.privacy.permit import PackedPermit as PackedPermit
 from sordino.privacy.permit import Permit as Permit
 from sordino.privacy.permit import covers_one as covers_one
 from sordino.privacy.permit import covers_round as covers_round

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from sordino.base.errors import LocalProtocolError
 from sordino.privacy.chain import Charge
 from sordino.privacy.event import Event
@@ -44,7 +46,8 @@ from sordino.privacy.event import Event
 # * Nobody else makes one. ``maker`` is an object that this module alone holds, so neither a slip
 #   nor a message from outside can build a permit. It is no barrier against hostile code in the
 #   same process, which could read the data at once. Permits are never written to a file or a
-#   frame.
+#   frame of a federation. A worker is a part of the run: it gets the permit itself
+#   (:class:`PackedPermit`) from the process that has booked the charge, with the task.
 # * A key is charged once. Replaying a round of a simulation, or going on after a kill, asks for the
 #   same keys with the same content, adds nothing, and gets permits of the same entries; noise is
 #   then drawn at the same addresses (:mod:`sordino.base.entropy`), so the same bytes are released
@@ -95,6 +98,11 @@ class Permit:
                 "and from nowhere else"
             )
 
+    def packed(self) -> PackedPermit:
+        """The permit as it travels with a task to a worker of the same run."""
+        own = self.unit, self.event, self.count, self.round, self.key, self.seq, self.digest
+        return PackedPermit(*own, self.new)
+
     def named(self, unit: str) -> Permit:
         """The same permit, for who calls the unit by another name than the ledger."""
         return replace(self, unit=unit)
@@ -102,6 +110,24 @@ class Permit:
     def holds(self, number: int) -> bool:
         """Tell whether the numbered release is one of those that were booked together."""
         return self.round <= number < self.round + self.count
+
+
+class PackedPermit(msgspec.Struct, frozen=True, array_like=True):
+    """A permit that the ledger's process hands to a worker: the fields of :class:`Permit`."""
+
+    unit: str
+    event: Event
+    count: int
+    round: int
+    key: str
+    seq: int
+    digest: str
+    new: bool
+
+    def permit(self) -> Permit:
+        """The permit; for workers, which trust the process that holds the run's ledger."""
+        own = self.unit, self.event, self.count, self.round, self.key, self.seq, self.digest
+        return Permit(*own, _LEDGER, self.new)
 
 
 def issue(charge: Charge, seq: int, digest: str, *, new: bool = False) -> Permit:

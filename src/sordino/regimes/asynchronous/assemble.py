@@ -18,7 +18,7 @@ environment are part of every key.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -111,9 +111,8 @@ class BlockSimulation(Simulation[State]):
         first = max((each.round + each.count for each in self.booked(site)), default=1)
         return [self._reserve(site, first, answered - first + 1)] if first <= answered else []
 
-    def answer(
-        self, site: int, number: int, task: Request | None, permits: Sequence[Permit]
-    ) -> Gradient:
+    @staticmethod
+    def answered(client: Any, task: Request | None, permits: Sequence[Permit]) -> Gradient:
         """Let an edge work, with the permit of the block that holds the task."""
         if not isinstance(task, Compute):
             raise TypeError(f"an edge is asked for a gradient, not {type(task).__name__}")
@@ -122,7 +121,7 @@ class BlockSimulation(Simulation[State]):
             if len(permits) == 1
             else next((each for each in permits if each.holds(task.task)), None)
         )
-        gradient: Gradient = self.clients[site].answer(task, permit)
+        gradient: Gradient = client.answer(task, permit)
         return gradient
 
     def reissued(
@@ -171,6 +170,7 @@ def _last(permits: Sequence[Permit]) -> int:
 class ArrivalsAssembly(Assembly[AsynchronousStudy]):
     """The objects of a calibrated study of arrivals."""
 
+    kind = BlockSimulation
     paid = "gradient"
     usual = "Raise noise_multiplier or lower method.batch"
     continuous = True
@@ -230,10 +230,6 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
             every=study.stride,
             noise=tuple(edge.noise for edge in clients),
         )
-
-    def played(self, rules: Asynchronous) -> Callable[..., Simulation[Any]]:
-        """Return the kind of the simulation, in which blocks of tasks are charged."""
-        return BlockSimulation
 
     def trips(self) -> Any:
         """Return the virtual time that answers take."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from sordino.clients.assemble import Assembly
+from sordino.clients.assemble import STEP, Assembly
 from sordino.clients.simulation import Simulation, training
 from sordino.core.effect import Book, Effect, Request
 from sordino.core.run.environment import charge_key_prefix
@@ -188,6 +188,13 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         if not rules.together:
             return partial(Simulation, why=rules.adder.condition)
         return partial(RoundSimulation, why=rules.adder.condition, life=self.life)
+
+    def work(self, client: int, task: Request) -> float:
+        """Return how much work a task is; local steps of whole clients have batches of one size."""
+        method = self.study.method
+        if not isinstance(method, ClientLevel):
+            return super().work(client, task)
+        return training(task).steps * (min(method.batch, self.sizes[client]) + STEP)
 
     def facts(self) -> Facts:
         """Return what the run's record says, with the grid of a shared sum."""

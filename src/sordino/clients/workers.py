@@ -1,0 +1,643 @@
+"""Workers: one run in several processes, on one machine or on many, with the same bytes.
+
+Process 0 plays the run. It has the kernel, the ledger, the log and the checkpoints. Every other
+process is a worker, which holds clients of the same study and answers their tasks. Process 0 is a
+worker, too.
+
+References:
+    Granqvist et al. 2024, pfl-research: simulation framework for accelerating research in Private
+    Federated Learning. Dimitriadis et al. 2022, FLUTE. Both add up floats on their workers; here
+    answers are gathered in the order of the kernel (docs/decisions/0015-workers.md).
+"""
+
+# Theory of operation
+#
+# An answer is a function of (client, number, task, permits): batches and noise are drawn at
+# addresses that name the client and the number (:mod:`sordino.base.entropy`), and no client
+# remembers anything. So it does not matter which process computes it, or when. The kernel takes
+# answers in the order of its heap, as in one process; all sums are made by process 0, in that
+# order. Hence the bytes of a run are the same for any number of workers, and a run that was killed
+# goes on with another number.
+#
+#     Kernel.dispatch   ->  the answer is on the heap; its task waits to be handed out
+#     next turn         ->  all waiting tasks are divided by expected work and handed out
+#     Kernel.answer     ->  process 0 works on its own part until the answer that is due is there
+#
+# What must hold:
+#
+# * Charges first. A task is dispatched after its charges are durable, and its permits travel with
+#   it: a worker's client checks them as it does in one process.
+# * Only what will be used is handed out. Answers that are due after the next alarm may be dropped
+#   then, so their tasks wait until it has come. An answer that was computed and is then dropped was
+#   paid for, and nobody sees it.
+# * Nothing is lost with a process. Only process 0 writes. When a worker is gone, process 0 ends
+#   with a message, and the run goes on from its last checkpoint with `--resume`. When process 0 is
+#   gone, the workers end.
+#
+# How a lost process is noticed: each side has a thread that always waits for the next message of
+# the other, and gloo reports a closed connection at once. Process 0 interrupts what it is doing, as
+# Ctrl-C would, and says which worker is gone in its place.
+#
+# Messages are MessagePack over torch.distributed (gloo), a length and then the bytes. Processes of
+# one machine find each other through a file in a private folder and talk over the loopback
+# interface. Processes on several machines are started by torchrun, and trust the network between
+# them: tasks, raw contributions and the secret key of noise travel in the clear.
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import datetime as dt
+import heapq
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+import numpy as np
+
+from sordino.base import modules
+from sordino.base.entropy import Seeded, System
+from sordino.base.errors import CutShort, SordinoError, StudyError
+from sordino.base.message import (
+    Compute,
+    Contribution,
+    Gradient,
+    Masked,
+    Train,
+    Update,
+    decode_vector,
+    encode_vector,
+)
+from sordino.base.processes import Child, calling, start, stop, why
+from sordino.base.settings import tune
+from sordino.core import regimes
+from sordino.core import study as studies
+from sordino.core.effect import Request, Said
+from sordino.core.kernel import Kernel
+from sordino.core.prepared import PreparedRun
+from sordino.core.run.environment import environment
+from sordino.core.study.base import Study
+from sordino.core.world import Flight, KernelSnapshot, RunListener, S
+from sordino.privacy import PackedPermit
+
+if TYPE_CHECKING:
+    from sordino.clients.simulation import Simulation
+
+LAUNCHED = "TORCHELASTIC_RUN_ID"
+"""The environment variable that torchrun sets."""
+NOBODY = dt.timedelta(days=20)
+"""How long a process may have nothing to say: longer than any round."""
+FAREWELL = 5.0
+"""Seconds that workers have to end."""
+
+
+class Load(msgspec.Struct, frozen=True, tag=True):
+    """To workers, first: read the data of this study.
+
+    Attributes:
+        study: as TOML, complete.
+        modules: the folder of modules that it names, if any.
+    """
+
+    study: str
+    modules: str | None
+
+
+class Prepare(msgspec.Struct, frozen=True, tag=True):
+    """To workers, when the run begins or goes on: hold its clients.
+
+    Attributes:
+        study: calibrated.
+        seed, run, key: of the entropy; ``key`` is empty for a seeded one.
+        unit: of the ledger, where one stands for all clients; else empty.
+        environment: what the bits of a result depend on.
+    """
+
+    study: str
+    seed: int
+    run: str
+    key: bytes
+    unit: str
+    environment: dict[str, Any]
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True):
+    """A task of one client: the task, and its permits, by their places in :class:`Work`."""
+
+    site: int
+    number: int
+    task: int
+    permits: tuple[int, ...]
+
+
+class Work(msgspec.Struct, frozen=True, tag=True):
+    """To a worker: tasks of its share. What several clients have in common travels once."""
+
+    tasks: tuple[Train | Compute, ...]
+    permits: tuple[PackedPermit, ...]
+    calls: tuple[Call, ...]
+
+
+class End(msgspec.Struct, frozen=True, tag=True):
+    """To workers: there is nothing more to do."""
+
+
+class Answers(msgspec.Struct, frozen=True, tag=True):
+    """From a worker: the answers to a :class:`Work`, in its order."""
+
+    calls: tuple[tuple[int, int], ...]
+    said: tuple[Update | Contribution | Masked | Gradient, ...]
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """From a worker: it cannot go on, and why; ``study`` says whether the input is at fault."""
+
+    why: str
+    study: bool
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=encode_vector)
+_orders: Any = msgspec.msgpack.Decoder(Load | Prepare | Work | End, dec_hook=decode_vector)
+_reports: Any = msgspec.msgpack.Decoder(Answers | Failed, dec_hook=decode_vector)
+
+
+def _send(message: Any, to: int) -> None:
+    import torch
+    from torch import distributed
+
+    data = torch.frombuffer(bytearray(_encoder.encode(message)), dtype=torch.uint8)
+    distributed.send(torch.tensor([len(data)]), to)
+    distributed.send(data, to)
+
+
+def _receive(decoder: Any, source: int) -> Any:
+    import torch
+    from torch import distributed
+
+    length = torch.empty(1, dtype=torch.int64)
+    distributed.recv(length, source)
+    data = torch.empty(int(length), dtype=torch.uint8)
+    distributed.recv(data, source)
+    return decoder.decode(data.numpy().data)
+
+
+class Workers:
+    """The workers of a run, as process 0 has them.
+
+    Attributes:
+        size: processes, this one included.
+        gone: which worker is gone or has failed, and why; None while all is well.
+    """
+
+    def __init__(self, size: int, children: dict[int, Child]) -> None:
+        self.size = size
+        self.gone: SordinoError | None = None
+        self._children, self._loaded, self._ending = children, False, False
+        self._inbox: queue.SimpleQueue[Answers | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._listen, args=(rank,), daemon=True)
+            for rank in range(1, size)
+        ]
+        for each in self._threads:
+            each.start()
+
+    def build(
+        self, study: Study, folder: Path, run: str, affordable_steps: Sequence[int] | None
+    ) -> PreparedRun:
+        """Return the objects of a run that its workers take part in.
+
+        Raises:
+            StudyError: of a regime whose runs are one process.
+        """
+        from sordino.clients.simulation import Simulation
+
+        if not self._loaded:  # they read the data while this process does
+            beside = modules.beside()
+            place = None if beside is None else str(beside)
+            self.tell(Load(studies.write(study), place))
+            self._loaded = True
+        built = regimes.build(study, folder, run, affordable_steps)
+        simulation: Any = built.simulation
+        kind = type(simulation)
+        if not isinstance(simulation, Simulation) or kind.answer is not Simulation.answer:
+            raise StudyError(
+                f"--workers: a run of regime '{study.regime}' is one process: each of its events "
+                "needs the model that the one before has left. Leave --workers out"
+            )
+        spread = partial(SpreadKernel, workers=self, study=built.study)
+        return replace(built, simulation=replace(simulation, kernel=spread))
+
+    def prepare(self, study: Study, simulation: Simulation[Any]) -> None:
+        """Let workers hold the clients of a calibrated study."""
+        shared = simulation.shared
+        assert shared is not None
+        self._loaded = False  # the next run has other data
+        root: Any = shared.entropy
+        seeded = isinstance(root, Seeded)
+        self.tell(
+            Prepare(
+                study=studies.write(study),
+                seed=root.seed if seeded else 0,
+                run=root.run if seeded else "",
+                key=b"" if seeded else root.key,
+                unit=shared.unit,
+                environment=environment(study),
+            )
+        )
+
+    def tell(self, message: Load | Prepare | End) -> None:
+        """Send all workers a message."""
+        for rank in range(1, self.size):
+            self.send(message, rank)
+
+    def send(self, message: Any, rank: int) -> None:
+        """Send a worker a message."""
+        try:
+            _send(message, rank)
+        except RuntimeError:
+            if not self._ending:
+                self._lose(rank)
+                self.check()
+
+    def take(self, *, wait: bool) -> Answers | None:
+        """Return answers of a worker; None if there are none yet and nobody waits for them.
+
+        Raises:
+            SordinoError: if a worker is gone.
+        """
+        self.check()
+        try:
+            found = self._inbox.get(block=wait)
+        except queue.Empty:
+            return None
+        self.check()
+        return found
+
+    def check(self) -> None:
+        """Raise what a worker has failed with, if one has."""
+        if self.gone is not None:
+            raise self.gone
+
+    def close(self) -> None:
+        """End all workers."""
+        self._ending = True
+        self.tell(End())
+        stop(list(self._children.values()), within=FAREWELL, ask=False)
+        for each in self._threads:
+            each.join(FAREWELL)
+
+    def _listen(self, rank: int) -> None:
+        while True:
+            try:
+                message = _receive(_reports, rank)
+            except RuntimeError:
+                if not self._ending:
+                    self._lose(rank)
+                return
+            if isinstance(message, Failed):
+                kind = StudyError if message.study else CutShort
+                self._stop(kind(f"worker {rank}: {message.why}"))
+            else:
+                self._inbox.put(message)
+
+    def _lose(self, rank: int) -> None:
+        found = None
+        if (child := self._children.get(rank)) is not None:
+            with suppress(subprocess.TimeoutExpired):
+                child.process.wait(FAREWELL)
+                found = why(child)
+        self._stop(CutShort(f"worker {rank} is gone: {found or 'its connection is closed'}"))
+
+    def _stop(self, failure: SordinoError) -> None:
+        """End the run, whatever it is doing."""
+        with self._lock:
+            if self.gone is not None or self._ending:
+                return
+            self.gone = failure
+        _thread.interrupt_main()
+        self._inbox.put(None)  # an interruption wakes nobody who waits for the inbox
+
+
+@contextmanager
+def workers(count: int | None) -> Iterator[Workers | None]:
+    """Start the workers of a run, or meet those that torchrun has started; None for one process.
+
+    Args:
+        count: processes, this one included; None for one, or for as many as torchrun has started.
+
+    Raises:
+        StudyError: for less than one, or where torchrun says how many there are.
+        CutShort: in place of an interruption, if a worker is gone; says how to go on.
+    """
+    if count is not None and count < 1:
+        raise StudyError(f"--workers must be at least 1; got {count}")
+    launched = int(os.environ["WORLD_SIZE"]) if LAUNCHED in os.environ else None
+    if launched is not None and count not in (None, launched):
+        raise StudyError(f"--workers {count}: torchrun has started {launched}; leave it out")
+    size = launched or count or 1
+    if size == 1:
+        yield None
+        return
+    group: Workers | None = None
+    with _met(size, launched is not None) as children:
+        group = Workers(size, children)
+        try:
+            yield group
+        except (KeyboardInterrupt, CutShort) as stopped:
+            if group.gone is None:
+                raise
+            notes = " ".join(getattr(stopped, "__notes__", ()))
+            raise type(group.gone)(f"{group.gone}. {notes}".rstrip()) from None
+        finally:
+            group.close()
+
+
+@contextmanager
+def _met(size: int, launched: bool) -> Iterator[dict[int, Child]]:
+    """Let the processes of a group meet; yield those that this one has started, by number.
+
+    A process that torchrun has started as a worker ends here, with the run.
+    """
+    from torch import distributed
+
+    if launched:
+        distributed.init_process_group("gloo", timeout=NOBODY)
+        if distributed.get_rank():
+            serve()
+        try:
+            yield {}
+        finally:
+            distributed.destroy_process_group()
+        return
+    children: dict[int, Child] = {}
+    with tempfile.TemporaryDirectory(prefix="sordino-") as folder:
+        place = Path(folder) / "meeting"
+        try:
+            for rank in range(1, size):
+                call = f"sordino.clients.workers:join({str(place)!r}, {rank}, {size})"
+                children[rank] = start(calling(call))
+            _join(place, 0, size)
+            yield children
+        finally:
+            if distributed.is_initialized():
+                distributed.destroy_process_group()
+            stop(list(children.values()), within=0.0)
+
+
+def _join(place: Path, rank: int, size: int) -> None:
+    """Meet the other processes of this machine through a file."""
+    from torch import distributed
+
+    store: Any = distributed
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    distributed.init_process_group(
+        "gloo",
+        store=store.FileStore(str(place), size),
+        rank=rank,
+        world_size=size,
+        timeout=NOBODY,
+    )
+
+
+class SpreadKernel(Kernel[S]):
+    """The kernel of process 0: tasks are handed out, and answers are taken when they are due."""
+
+    world: Simulation[S]
+
+    def __init__(
+        self,
+        world: Simulation[S],
+        moment: KernelSnapshot[S],
+        watcher: RunListener,
+        *,
+        workers: Workers,
+        study: Study,
+    ) -> None:
+        super().__init__(world, moment, watcher)
+        self._workers = workers
+        self._waiting = [each for each in self.heap if _answers(each)]
+        self._mine: dict[tuple[int, int], None] = {}  # in order
+        self._said: dict[tuple[int, int], Said | None] = {}
+        self._loads = [0.0] * workers.size
+        self._given: dict[tuple[int, int], tuple[int, float]] = {}
+        workers.prepare(study, world)
+
+    def push(self, time: float, site: int = 0, number: int = 0, tag: str = "") -> None:
+        super().push(time, site, number, tag)
+        flight = time, self.count, site, number, tag
+        if _answers(flight):
+            self._waiting.append(flight)
+
+    def next(self) -> None:
+        """Hand out what waits, then as one process does."""
+        if self._waiting:
+            self._hand_out()
+        _, _, site, number, _ = self.heap[0]
+        super().next()
+        key = site, number
+        self._said.pop(key, None)
+        self._mine.pop(key, None)
+        if (given := self._given.pop(key, None)) is not None:
+            self._loads[given[0]] -= given[1]
+
+    def answer(self, site: int, number: int) -> Said | None:
+        """Wait for the answer, and work on this process's own part meanwhile."""
+        key = site, number
+        while key not in self._said:
+            if key in self._mine:
+                self._work(key)
+            elif (found := self._workers.take(wait=not self._mine)) is not None:
+                self._said.update(zip(found.calls, found.said, strict=True))
+            elif self._mine:
+                self._work(next(iter(self._mine)))
+        return self._said.pop(key)
+
+    def _work(self, key: tuple[int, int]) -> None:
+        del self._mine[key]
+        self._said[key] = super().answer(*key)
+
+    def _hand_out(self) -> None:
+        """Divide waiting tasks by expected work: the largest first, to who has least."""
+        alarm = min((each for each in self.heap if each[4]), default=None)
+        due = [each for each in self._waiting if alarm is None or each < alarm]
+        if not due:
+            return
+        self._waiting = [each for each in self._waiting if not (alarm is None or each < alarm)]
+        sized = [(self.world.work(each[2], self.tasks[each[2]]), each) for each in due]
+        shares: list[list[Flight]] = [[] for _ in self._loads]
+        lightest = [(load, rank) for rank, load in enumerate(self._loads)]
+        heapq.heapify(lightest)
+        for work, each in sorted(sized, key=lambda one: (-one[0], one[1])):
+            load, rank = lightest[0]
+            heapq.heapreplace(lightest, (load + work, rank))
+            self._loads[rank] += work
+            self._given[each[2], each[3]] = rank, work
+            shares[rank].append(each)
+        for rank, share in enumerate(shares[1:], 1):
+            if share:
+                self._workers.send(self._packed(sorted(share)), rank)
+        self._mine.update(((site, number), None) for _, _, site, number, _ in sorted(shares[0]))
+
+    def _packed(self, share: Sequence[Flight]) -> Work:
+        """Return tasks as they travel."""
+        tasks: dict[Any, int] = {}
+        permits: dict[int, int] = {}
+        sent: list[Any] = []
+        packed: list[PackedPermit] = []
+        calls = []
+        for _, _, site, number, _ in share:
+            task = self.tasks[site]
+            alike = _identity(task)
+            if alike not in tasks:
+                tasks[alike] = len(sent)
+                sent.append(task)
+            for permit in self.paid.get(site, ()):
+                if id(permit) not in permits:
+                    permits[id(permit)] = len(packed)
+                    packed.append(permit.packed())
+            own = tuple(permits[id(each)] for each in self.paid.get(site, ()))
+            calls.append(Call(site, number, tasks[alike], own))
+        return Work(tuple(sent), tuple(packed), tuple(calls))
+
+
+def _answers(flight: Flight) -> bool:
+    """Tell whether an entry of the heap is an answer, and no alarm and no return."""
+    return flight[3] > 0 and not flight[4]
+
+
+def _identity(task: Request) -> tuple[Any, ...]:
+    """Return what is equal for equal tasks; vectors are the same object or others."""
+    parts = msgspec.structs.astuple(task)
+    return (type(task), *(id(p) if isinstance(p, np.ndarray) else p for p in parts))
+
+
+# A worker's side.
+
+
+def join(place: str, rank: int, size: int) -> NoReturn:
+    """Be a worker of a process of this machine, which ends with it."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for process 0, which ends this one
+    if os.getppid() != parent:
+        os._exit(1)
+    _join(Path(place), rank, size)
+    serve()
+
+
+def serve() -> NoReturn:
+    """Answer process 0 until it says that the run is over, or is gone."""
+    orders: queue.SimpleQueue[Load | Prepare | Work] = queue.SimpleQueue()
+
+    def listen() -> None:
+        while True:
+            try:
+                order = _receive(_orders, 0)
+            except RuntimeError:
+                os._exit(1)  # nothing of a worker outlives the run
+            if isinstance(order, End):
+                os._exit(0)
+            orders.put(order)
+
+    threading.Thread(target=listen, daemon=True).start()
+    worker = Worker()
+    while True:
+        try:
+            if (found := worker.carry_out(orders.get())) is not None:
+                _send(found, 0)
+        except SordinoError as error:
+            _send(Failed(f"{socket.gethostname()}: {error}", isinstance(error, StudyError)), 0)
+        except Exception as error:  # of code that a study names, or of the system
+            said = modules.raised(error)
+            if said is None:
+                traceback.print_exc(file=sys.stderr)
+            why = said or f"{type(error).__name__}: {error}"
+            _send(Failed(f"{socket.gethostname()}: {why}", said is not None), 0)
+
+
+@dataclass
+class Worker:
+    """Clients of a study, in a process that answers for them.
+
+    Attributes:
+        held: the data, until it has become clients.
+        clients: in the order of their numbers.
+        answered: how one of them works.
+    """
+
+    held: Any = None
+    clients: Sequence[Any] = ()
+    answered: Callable[..., Any] | None = None
+
+    def carry_out(self, order: Load | Prepare | Work) -> Answers | None:
+        """Do what process 0 asks for.
+
+        Raises:
+            StudyError: if this machine has other code, libraries or data.
+        """
+        match order:
+            case Load(text, beside):
+                from sordino.clients.division import federation
+
+                study: Any = _study(text, beside)
+                self.held = federation(study)
+            case Prepare():
+                self._prepare(order)
+            case Work(tasks, permits, calls):
+                return self._work(tasks, [each.permit() for each in permits], calls)
+        return None
+
+    def _prepare(self, asked: Prepare) -> None:
+        from sordino.clients.regime import of
+        from sordino.clients.simulation import Shared
+
+        study: Any = _study(asked.study, None)
+        here = msgspec.json.decode(msgspec.json.encode(environment(study)))
+        differing = [
+            f"{key} is {here.get(key)!r} here and {asked.environment.get(key)!r} in process 0"
+            for key in sorted({*here, *asked.environment})
+            if here.get(key) != asked.environment.get(key)
+        ]
+        if differing:
+            raise StudyError(
+                f"all processes of a run need the same environment: {'; '.join(differing)}"
+            )
+        root = System(asked.key) if asked.key else Seeded(asked.seed, asked.run)
+        objects = of(study).assembly(
+            of(study), study, self.held, Path(), asked.run, shared=Shared(root, asked.unit)
+        )
+        self.held = None
+        self.clients, self.answered = objects.clients(), objects.kind.answered
+        tune()
+
+    def _work(self, tasks: Sequence[Any], permits: Sequence[Any], calls: Sequence[Call]) -> Answers:
+        assert self.answered is not None
+        said = [
+            self.answered(
+                self.clients[each.site], tasks[each.task], [permits[i] for i in each.permits]
+            )
+            for each in calls
+        ]
+        return Answers(tuple((each.site, each.number) for each in calls), tuple(said))
+
+
+def _study(text: str, beside: str | None) -> Study:
+    """Return the study in TOML that process 0 has sent."""
+    import tomllib
+
+    place = modules.beside() if beside is None else Path(beside)
+    return studies.of_table(tomllib.loads(text), source="the study of process 0", modules=place)
