@@ -79,6 +79,9 @@ STUDIES = {
     ),
 }
 STUDIES |= {
+    "passes": STUDIES["synchronous"].replace(
+        "sampling_rate = 0.2", 'sampling = "passes"\nbatches = 3'
+    ),
     "shared": STUDIES["synchronous"]
     .replace("tau = 2", "tau = 1")
     .replace("[budget]", 'noise = "shared"\n[budget]'),

@@ -25,6 +25,7 @@ from .conftest import Makes, some
 
 OWN = {
     "synchronous": "Everything that this site sends is (epsilon = ",
+    "passes": "Everything that this site sends is (epsilon = ",
     "asynchronous": "Everything that this site sends is (epsilon = ",
     "shared": "Every opened sum that this site has a part in is (epsilon = ",
     "shared-client": "Every opened sum that this site has a part in is (epsilon = ",

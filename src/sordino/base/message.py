@@ -198,6 +198,17 @@ class Train(_WithVectors, frozen=True):
         return self.round
 
 
+class TrainInOrder(Train, frozen=True, eq=False):
+    """The same, of a client whose batches come in a public order, one pass after another.
+
+    Attributes:
+        taken: local steps that this client was asked for before, in all rounds: where in its order
+            the first batch stands.
+    """
+
+    taken: int = 0
+
+
 class Statistics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Numbers computed from the noisy gradients g_1 … g_tau of one client's round.
 
@@ -320,6 +331,7 @@ class Gradient(_WithVectors, frozen=True):
 
 Message = (
     Train
+    | TrainInOrder
     | Update
     | Contribution
     | Masked
@@ -333,7 +345,7 @@ Message = (
     | Passive
 )
 Answer = Update | Contribution | Masked
-Task = Train | Compute | Query | Derivative | Turn
+Task = Train | TrainInOrder | Compute | Query | Derivative | Turn
 """A message from the server to a site; each has a ``number``."""
 Reply = Update | Contribution | Masked | Gradient | Embedding | Labels | Passive
 """A message from a site to the server."""

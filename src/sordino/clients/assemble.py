@@ -54,6 +54,7 @@ from sordino.core.prepared import (
 )
 from sordino.core.records import Metrics
 from sordino.core.run.environment import charge_key_prefix, device, protective
+from sordino.data.dataset import Dataset
 from sordino.privacy import LedgerSession
 from sordino.privacy.records import Records
 from sordino.training.client import Examples
@@ -61,6 +62,7 @@ from sordino.training.dpsgd import PlainClient, PrivateClient
 from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat
 from sordino.training.models import digest_of
+from sordino.training.passes import Passes
 from sordino.training.perexample.clipping import summable
 
 Tensors = tuple[torch.Tensor, torch.Tensor]
@@ -191,10 +193,19 @@ class Assembly(Generic[H]):
                         "sampling_rate": self.rates[index],
                         "kernels": self.kernels,
                         "entropy": self.entropy,
+                        **self._ordered(part),
                     },
                 )
             )
         return clients
+
+    def _ordered(self, part: Dataset) -> dict[str, Passes]:
+        """Return the order of a client's batches, where there is one."""
+        if (batches := self.study.batches) is None:
+            return {}
+        rows = self.study.rows_at_once
+        who = None if rows == 1 or part.people is None else part.people[:, 0]
+        return {"passes": Passes(batches, who, rows)}
 
     def client(self, index: int, common: dict[str, Any]) -> Any:
         """Return a client, a private one where there is noise.
@@ -433,6 +444,7 @@ class Assembly(Generic[H]):
             clip=self.clip if privacy.unit != "none" else None,
             noise_multipliers=study.given_multipliers,  # likewise
             sampling_rate=privacy.sampling_rate if isinstance(privacy, SampledPromise) else None,
+            batches=UNSET if study.batches is None else study.batches,
             staleness=study.stalest,
             # rows that count as public: bounds and weights of noise may be chosen by them
             validation=_examples_digest(self.validation, public=self._published),

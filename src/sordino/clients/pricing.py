@@ -65,13 +65,29 @@ def schedule(
         },
         charged=charged,
         noisy={
-            unit: NoisyCharges(release=release, stages=stages, sampling_rate=rate)
+            unit: NoisyCharges(
+                release=release, stages=stages, sampling_rate=rate, batches=study.batches
+            )
             for unit, rate in zip(units, rates, strict=True)
         },
         alike=study.given_epsilons is None,
         pace=pace,
     )
     return asked.with_noise(dict(zip(units, study.multipliers, strict=False)))
+
+
+def samplings(asked: Schedule, unit: str) -> dict[str, float]:
+    """Return the noise multiplier that a unit's planned steps need, by how batches come about: as
+    Poisson samples, and in passes of about 1 / q batches. Nothing where charges differ.
+    """
+    noisy, budget = asked.noisy[unit], asked.budgets[unit]
+    if asked.staged or math.isinf(budget.epsilon):
+        return {}
+    counts = {"poisson": None, "passes": noisy.batches or max(round(1.0 / noisy.sampling_rate), 1)}
+    return {
+        name: msgspec.structs.replace(noisy, batches=count).calibrated(budget)
+        for name, count in counts.items()
+    }
 
 
 def dearest(asked: Schedule, charges: int) -> str:

@@ -70,6 +70,7 @@ class Horizontal(Facts, frozen=True, kw_only=True):
         span: public low and high of labels that are numbers; absent where they are classes.
         test: what models are measured on.
         epsilons, noise_multipliers: of each edge, where they differ.
+        batches: b, where batches come in a public order, one pass after another.
         staleness: tau_max.
         validation: SHA-256 (hex) of public examples that were set aside.
     """
@@ -80,6 +81,7 @@ class Horizontal(Facts, frozen=True, kw_only=True):
     epsilons: Maybe[tuple[Real, ...]] = UNSET
     noise_multipliers: Maybe[tuple[Real, ...]] = UNSET
     sampling_rate: Number = UNSET
+    batches: Whole = UNSET
     staleness: Number = UNSET
     validation: Text = UNSET
     stages: Maybe[tuple[Stage, ...]] = UNSET

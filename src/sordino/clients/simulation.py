@@ -6,8 +6,8 @@ Theory of operation. Three things differ between protocols:
 * :class:`Rules` say what follows from an event, and what a client holds against a task. They are
   pure: no clock, no files, no noise.
 * a class of :class:`Simulation` says what is charged before a task goes out, and with which permits
-  a client works: every task by itself, a round for everybody at once, or blocks of tasks that are
-  reserved.
+  a client works: every task by itself, a pass over a client's rows, a round for everybody at once,
+  or blocks of tasks that are reserved.
 * ``trips`` say how many virtual seconds an answer takes, or for how long a client vanishes.
 
 All else is the same: clients in the order of their numbers, a unit of the ledger and a budget for
@@ -26,13 +26,15 @@ import msgspec
 import numpy as np
 
 from sordino.base.entropy import Entropy
-from sordino.base.message import Answer, Compute, Gradient, Train, Vector
+from sordino.base.errors import RemoteProtocolError
+from sordino.base.message import Answer, Compute, Gradient, Train, TrainInOrder, Vector
 from sordino.core import records
 from sordino.core.effect import Begin, Effect, Event, Overtaken, Request, Said, Send
 from sordino.core.kernel import Kernel
 from sordino.core.study.base import World
 from sordino.core.world import (
     Absence,
+    Block,
     ChargeRequest,
     EncodedSnapshot,
     KernelSnapshot,
@@ -46,6 +48,7 @@ from sordino.core.world import (
 from sordino.privacy import Budget, Charge, Entry, LedgerSession, NonPrivate, Permit
 from sordino.privacy import Event as Fact
 from sordino.training.client import Client
+from sordino.training.passes import place_of
 from sordino.training.plausible import Length, bearable
 
 
@@ -69,6 +72,11 @@ class TrainingState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def taken(self) -> int:
         """Local steps of the client that took most."""
         return max(self.steps)
+
+    @property
+    def latest(self) -> int:
+        """Local steps of a client's last task, at most."""
+        return self.taken
 
     @property
     def model(self) -> Vector:
@@ -247,7 +255,11 @@ class Simulation(ServerSide[S], SiteSide[S]):
     ) -> Sequence[ChargeRequest]:
         """Return the price of each client's task, part by part."""
         sent = (each for each in effects if isinstance(each, Send))
-        return [one for each in sent for one in self.site_requests(each.site, each.message, ())]
+        return [
+            one
+            for each in sent
+            for one in self.site_requests(each.site, each.message, paid.get(each.site, ()))
+        ]
 
     def site_requests(
         self, site: int, task: Request, permits: Sequence[Permit]
@@ -337,6 +349,77 @@ class Simulation(ServerSide[S], SiteSide[S]):
             if isinstance(row, records.OfClient)
             else msgspec.structs.replace(row, time=msgspec.UNSET)
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PassSimulation(Simulation[Any]):
+    """Clients whose batches come in a public order: a pass is charged before its first step.
+
+    A permit is of one pass, whose number stands in the place of a round's, and covers its steps in
+    all rounds (:mod:`sordino.training.passes`). The ledger knows passes, and no rounds: a server
+    whose folder lost the end of its journal does not find it there.
+    """
+
+    why: str = "a pass"
+
+    def site_requests(
+        self, site: int, task: Request, permits: Sequence[Permit]
+    ) -> Sequence[ChargeRequest]:
+        """Return the passes that a task's steps are in, and no permit holds.
+
+        Raises:
+            RemoteProtocolError: for a task that takes a step again.
+        """
+        asked, client = training(task), self.clients[site]
+        first = place_of(asked)
+        if (why := client.passes.objection(first)) is not None:
+            raise RemoteProtocolError(why)
+        return [
+            self._pass(site, number)
+            for number in client.passes.numbers(first, asked.steps)
+            if not any(each.holds(number) for each in permits)
+        ]
+
+    def _pass(self, site: int, number: int) -> ChargeRequest:
+        step = TrainInOrder(number, 1, np.zeros(0, np.float32))  # all steps have one price
+        ((event, _),) = self.clients[site].price(step)
+        key = f"client {site}/pass {number}"
+        charge = self.charge(self.units[site], event, 1, number, key)
+        return ChargeRequest((site,), charge, self.budgets[site])
+
+    def reissued(
+        self, state: Any, blocks: Mapping[int, Sequence[Block]]
+    ) -> Sequence[ChargeRequest]:
+        """Return the passes that clients were in."""
+        return [
+            self._pass(site, number)
+            for site, booked in sorted(blocks.items())
+            for number, _ in booked
+        ]
+
+    def kept(self, state: Any, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
+        """Return those of the passes that the client's last task, or its next, has steps in."""
+        batches, first = self.clients[site].passes.batches, state.steps[site] - state.latest
+        return [each for each in permits if each.round * batches > first]
+
+    def held(self, site: int, number: int, permits: Sequence[Permit]) -> Sequence[Permit]:
+        """Return those of the passes that this site has not come to the end of."""
+        passes = self.clients[site].passes
+        return [each for each in permits if each.round * passes.batches > passes.done]
+
+    def forgotten(self, state: Any) -> None:
+        """Return None: passes have numbers of their own."""
+
+    def forgotten_requests(self, site: int, answered: int) -> Sequence[ChargeRequest] | None:
+        """Return the passes after those that the ledger holds, as if the site had been drawn in all
+        rounds; None where the study does not say how many steps these had.
+        """
+        if (task := self.regime.presumed(answered)) is None:
+            return None
+        batches = self.clients[site].passes.batches
+        before = max((each.round for each in self.booked(site)), default=0)
+        last = -(-answered * training(task).steps // batches)
+        return [self._pass(site, number) for number in range(before + 1, last + 1)]
 
 
 def training(task: Request | None) -> Train:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -26,6 +26,54 @@ class SampledPromise(NoisyPrivacySpec):
         description='q, the probability that an example (or a client, with unit "client") is in '
         "a batch",
     )
+
+
+class OrderedPromise(SampledPromise):
+    """Such a promise, or one that needs no secret sampling: batches come in a public order, one
+    pass after another, and each pass is charged once.
+    """
+
+    sampling: Literal["poisson", "passes"] | None = Field(
+        None,
+        description="how batches come about: poisson, drawn in secret, unless given; or passes, in "
+        "a public order, one pass over the examples after another",
+    )
+    batches: Annotated[int, Field(ge=1, le=10**6)] | None = Field(
+        None, description='b, of a pass, with sampling "passes"; sampling_rate is 1 / b then'
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _follows_from_batches(cls, table: Any) -> Any:
+        match table:
+            case {"sampling": "passes", "batches": int(count)} if count > 0:
+                given = table.get("sampling_rate")
+                if given is None or (isinstance(given, float) and abs(given * count - 1.0) < 1e-3):
+                    return {**table, "sampling_rate": 1.0 / count}
+        return table
+
+    @model_validator(mode="after")
+    def _has_one_kind_of_batches(self) -> OrderedPromise:
+        if self.sampling != "passes":
+            if self.batches is not None:
+                raise ValueError(
+                    f"batches = {self.batches} is of passes in a public order: set sampling = "
+                    "'passes', or leave batches out"
+                )
+            return self
+        if self.batches is None:
+            raise ValueError("sampling 'passes' needs batches, how many of them a pass has")
+        if self.sampling_rate != 1.0 / self.batches:
+            raise ValueError(
+                f"sampling_rate = {self.sampling_rate:g} is for sampling 'poisson'; with 'passes' "
+                f"it follows from batches = {self.batches}: leave it out"
+            )
+        if self.unit == "client":
+            raise ValueError(
+                "sampling 'passes' orders the examples of a client, and unit 'client' protects "
+                "whole clients, which are drawn: use sampling = 'poisson'"
+            )
+        return self
 
 
 class OwnEpsilons(NoisyPrivacySpec):
@@ -190,6 +238,11 @@ class HorizontalStudy(Study):
         return None
 
     @property
+    def batches(self) -> int | None:
+        """b, where batches come in a public order; None where they are drawn."""
+        return self.privacy.batches if isinstance(self.privacy, OrderedPromise) else None
+
+    @property
     def epsilons(self) -> tuple[float, ...]:
         """The most that each client may spend; infinite where nothing is promised."""
         given = self.given_epsilons
@@ -285,6 +338,11 @@ SIZES = (
 BATCHES = (
     "The choice of the examples in a batch is secret. Privacy amplification by sampling "
     "depends on this."
+)
+ORDERED = (
+    "Nothing about batches is secret: their order is public. It follows from the places of the "
+    "examples (all examples of a person stand in the batch of the first), never from their values, "
+    "and each example is in one of the {batches} batches of a pass."
 )
 DIVIDED = "The partition of the examples among the clients and the set of classes are public."
 IDEAL = (

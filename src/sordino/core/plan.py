@@ -89,18 +89,28 @@ class NoisyCharges(msgspec.Struct, frozen=True, kw_only=True):
         release: what one charge releases at a noise multiplier, before sampling.
         stages: factors on the noise multiplier, and how many charges there are at each.
         sampling_rate: q, in (0, 1].
+        batches: b, where a charge is a pass of so many steps in a public order, of which a record
+            is in one; None where each step is charged, on a Poisson sample.
         rows: how many records that fall away together are bounded; one is what is booked.
     """
 
     release: Callable[[float], Event]
     stages: tuple[tuple[float, int], ...]
     sampling_rate: float = 1.0
+    batches: int | None = None
     rows: int = 1
 
     def event(self, sigma: float) -> Event:
         """Return one charge at this noise multiplier; as it is booked, if it bounds one record."""
-        one = PoissonSampled(sampling_rate=self.sampling_rate, event=self.release(sigma))
+        one = self.release(sigma)
+        if self.batches is None:
+            one = PoissonSampled(sampling_rate=self.sampling_rate, event=one)
         return of_rows(one, self.rows)
+
+    @property
+    def steps(self) -> int:
+        """Steps that one charge pays for."""
+        return self.batches or 1
 
     def at(self, sigma: float) -> Stages:
         """Return the stages at this noise multiplier."""
@@ -108,12 +118,7 @@ class NoisyCharges(msgspec.Struct, frozen=True, kw_only=True):
 
     def for_group(self, size: int) -> NoisyCharges:
         """Return the charges as they bound ``size`` records that fall away together."""
-        return NoisyCharges(
-            release=self.release,
-            stages=self.stages,
-            sampling_rate=self.sampling_rate,
-            rows=self.rows * size,
-        )
+        return msgspec.structs.replace(self, rows=self.rows * size)
 
     def calibrated(self, budget: Budget) -> float:
         """Return the smallest noise multiplier that keeps all charges within a budget.
@@ -127,8 +132,8 @@ class NoisyCharges(msgspec.Struct, frozen=True, kw_only=True):
                 "of the two"
             )
         return noise_multiplier(
-            sampling_rate=self.sampling_rate,
-            steps=self.stages,
+            sampling_rate=self.sampling_rate if self.batches is None else 1.0,
+            steps=[(factor, -(-count // self.steps)) for factor, count in self.stages],
             epsilon=budget.epsilon,
             delta=budget.delta,
             accountant=budget.accountant,
@@ -144,7 +149,8 @@ class Schedule:
     Attributes:
         budgets: what each unit may spend in all.
         charged: what is charged, in the plural.
-        stages: events and how often each is charged, in order; of units whose noise is known.
+        stages: events and how many steps each is charged for, in order; of units whose noise is
+            known. A step is what a study counts; an event may pay for several (a pass).
         noisy: the charges of units whose noise follows from a multiplier.
         multipliers: sigma of these units, where it is known.
         alike: whether all units have one multiplier, that of the highest sampling rate.
@@ -214,14 +220,19 @@ class Schedule:
     def spending(self, unit: str, until: int) -> list[tuple[Event, int]]:
         """Return the first ``until`` charges of a unit, as (event, how often)."""
         stages, found, left = self.stages[unit], list[tuple[Event, int]](), until
+        paid = self.paid(unit)
         for place, (event, planned) in enumerate(stages):
             last = len(stages) == 1 or planned == ENDLESS
             assert not last or place == len(stages) - 1
             count = left if last else min(planned, left)
             left -= count
             if count:
-                found.append((event, count))
+                found.append((event, -(-count // paid)))
         return found
+
+    def paid(self, *units: str) -> int:
+        """Return the steps that one charge on each of these units alike pays for, at least."""
+        return min(self.noisy[each].steps if each in self.noisy else 1 for each in units)
 
     def epsilon(self, unit: str, until: int, *, quick: bool = False, by: str = "") -> float:
         """Return epsilon of a unit's first ``until`` charges.
@@ -251,7 +262,7 @@ class Schedule:
             return None
         stages = self.stages[unit]
         if len(stages) == 1:
-            return budget.remaining_steps(stages[0][0], before)
+            return _times(self.paid(unit), budget.remaining_steps(stages[0][0], before))
         chosen, (last, count) = accountant(budget.accountant), stages[-1]
 
         def price(rounds: int) -> float:
@@ -288,9 +299,10 @@ class Schedule:
         def reached(at: int) -> Callable[[int], Event]:
             return lambda place: self.stages[units[place]][at][0]
 
-        return least(
+        left = least(
             budget.remaining_steps(burden.of(reached(at)), burden.spent) for at in self._places
         )
+        return _times(self.paid(*(units[i] for i in burden.units)), left)
 
     def affordable_in(
         self, ledgers: LedgerSession, rows: int, *, alone: bool
@@ -316,7 +328,8 @@ class Schedule:
             )
             for at in self._places
         ]
-        return {unit: least(each[unit] for each in found) for unit in found[0]}
+        paid = self.paid(*self.stages)
+        return {unit: _times(paid, least(each[unit] for each in found)) for unit in found[0]}
 
     @property
     def _places(self) -> range:
@@ -331,10 +344,16 @@ class Schedule:
         A literal form may release something else than its stages claim.
         """
         noisy = self.noisy[unit]
+        if noisy.batches is not None:
+            return [(true, -(-charges // noisy.batches))]
         if len(noisy.stages) == 1 or not isinstance(true, Gaussian | Pure):
             return [(PoissonSampled(sampling_rate=noisy.sampling_rate, event=true), charges)]
         level = true.noise_multiplier if isinstance(true, Gaussian) else sigma
         return self.with_noise({unit: level}).spending(unit, charges)
+
+
+def _times(paid: int, charges: int | None) -> int | None:
+    return None if charges is None else paid * charges
 
 
 def least(values: Iterable[int | None]) -> int | None:
@@ -473,6 +492,8 @@ class Plan:
         left: what each client's data has left, where its ledger outlives runs.
         clients: epsilon, noise multiplier and weight of each client, where they differ.
         disk: what the study takes on disks; None where that is not known.
+        samplings: the noise multiplier at this epsilon and number of steps by how batches come
+            about: "poisson", and "passes" of ``batches`` batches; empty where there is no choice.
     """
 
     noise_multiplier: float = 0.0
@@ -496,6 +517,7 @@ class Plan:
     left: tuple[Balance, ...] = ()
     clients: tuple[tuple[float, float, float], ...] = ()
     disk: Disk | None = None
+    samplings: Mapping[str, float] = field(default_factory=dict)
 
     def exposed(self, where: str, true: float, why: str) -> Plan:
         """The plan of a form that gives ``true`` where it claims what was planned, and says so."""

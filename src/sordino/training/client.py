@@ -16,8 +16,9 @@ from torch import Tensor
 from sordino.base.entropy import Contents, drawable, raw
 from sordino.base.message import Answer, Compute, Train
 from sordino.mechanisms.gaussian import Bounded, Learning
-from sordino.privacy import Event, Permit
+from sordino.privacy import Event, Permit, covers_one
 from sordino.training.flat import Flat
+from sordino.training.passes import Passes, place_of
 from sordino.training.perexample import ClippedSum, MeanGradient
 
 # measured: 12 000 at 0.001 take 8 against 28 microseconds; 60 at any rate, 6 against 4
@@ -78,14 +79,15 @@ class Examples:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SamplingClient:
-    """A client that computes on Poisson samples of its examples.
+    """A client that computes on Poisson samples of its examples, or on batches in a public order.
 
     Attributes:
         index: which client, from 0.
         unit: whose data it holds, in the ledger.
         examples: its data.
-        sampling_rate: q of the Poisson batches.
+        sampling_rate: q of the Poisson batches, or one over the batches of a pass.
         kernels: the shared model and kernels.
+        passes: the order of batches; None where they are drawn.
     """
 
     index: int
@@ -93,6 +95,7 @@ class SamplingClient:
     examples: Examples
     sampling_rate: float
     kernels: ModelKernels
+    passes: Passes | None = None
 
     @property
     def expected_batch(self) -> float:
@@ -100,8 +103,25 @@ class SamplingClient:
         return self.sampling_rate * len(self.examples)
 
     def chosen(self, rng: np.random.Generator) -> Tensor:
-        """Indices of a batch."""
+        """Indices of a batch that is drawn."""
         return poisson(len(self.examples), self.sampling_rate, rng)
+
+    def shown(
+        self, permits: Sequence[Permit], task: Train | Compute, event: Event, steps: int = 1
+    ) -> None:
+        """Refuse unless permits cover the passes that a task's steps are in, each as this event;
+        then take the steps.
+
+        Raises:
+            LocalProtocolError: if they do not, or a step was taken before; nothing may be computed
+                then.
+        """
+        assert self.passes is not None
+        first = place_of(task)
+        for number in self.passes.numbers(first, steps):
+            permit = next((p for p in permits if p.event == event and p.holds(number)), None)
+            covers_one(self.unit, permit, event, number)
+        self.passes.begin(first, steps)
 
 
 def model_input(x: Tensor) -> Tensor:

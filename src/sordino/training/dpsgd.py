@@ -3,11 +3,12 @@ r"""Local SGD of one client, private or not, between receiving a model and sendi
 A private client takes tau steps of DP-SGD (Abadi et al. 2016, algorithm 1) on its own
 data. Step j, from weights w:
 
-    batch B_j:   every example independently with probability q (Poisson)
+    batch B_j:   every example independently with probability q (Poisson), or the next one in a
+                 public order (sordino.training.passes)
     g~_j  =  ( sum_{s in B_j} clip_C(grad F(w, s))  +  N(0, (sigma_v C)^2 I_d) ) / (q n)
     w     <-  w - eta g~_j               (or another optimizer's step: sordino.training.optimizer)
 
-The divisor is the *expected* batch size q n, not the realised one: the realised size
+The divisor is the *expected* batch size q n, or n / b, not the realised one: the realised size
 would set the scale of the noise and so show itself, which the accounting does not cover:
 n is public, the same whether or not an example contributes (docs/mathematics.md). An empty batch
 releases noise like any other.
@@ -46,6 +47,7 @@ from sordino.privacy import (
 from sordino.training.beside import Beside, Wants
 from sordino.training.client import SamplingClient, agreed, hidden, received
 from sordino.training.optimizer import Optimizer, Steps
+from sordino.training.passes import place_of
 from sordino.training.perexample import Bound, FlatBound, Layers, Measured, Shortened
 from sordino.training.plausible import Length, length, sums
 
@@ -70,9 +72,15 @@ class SteppingClient(SamplingClient):
 
     def batches(self, task: Train) -> Iterator[Tensor]:
         """Yield the indices of every step's batch."""
+        device = self.kernels.flat.weights.device
+        if self.passes is not None:
+            first = place_of(task)
+            for step in range(first, first + task.steps):
+                yield self.passes.batch(step, len(self.examples)).to(device)
+            return
         draws = self.entropy.at("client", self.index, "round", task.round, "batches")
         for _ in range(task.steps):
-            yield self.chosen(draws).to(self.kernels.flat.weights.device)
+            yield self.chosen(draws).to(device)
 
     def begun(self) -> Steps:
         """Return steps from the model at hand; a copy of the optimizer keeps nothing."""
@@ -103,6 +111,10 @@ class PrivateClient(SteppingClient):
     realised: bool = False
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
+        """Return what an answer releases; with passes, one event for each that its steps are in."""
+        if self.passes is not None:
+            passes = self.passes.numbers(place_of(task), task.steps)
+            return ((agreed(self.mechanism, task).event(), len(passes)),)
         wants = Wants.of(task)
         noisy = wants.releases(agreed(self.mechanism, task).event(), task.steps)
         return (
@@ -111,7 +123,10 @@ class PrivateClient(SteppingClient):
         )
 
     def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
-        covers_round(self.unit, permits, self.price(task), task.round)
+        if self.passes is None:
+            covers_round(self.unit, permits, self.price(task), task.round)
+        else:
+            self.shown(permits, task, agreed(self.mechanism, task).event(), task.steps)
         beside = Beside(task, self.kernels, self.examples, self.expected_batch)
         noise = self.entropy.stream("client", self.index, "round", task.round, "noise")
         flat, mechanism = self.kernels.flat, agreed(self.mechanism, task)
@@ -180,6 +195,7 @@ class PrivateClient(SteppingClient):
             len(self.examples),
             self.sampling_rate,
             task.steps,
+            1 if self.passes is None else self.passes.rows,
         )
         pull = self.learning_rate * (self.optimizer.gain or math.inf) * self.proximal
         if most is None or self.optimizer.gain is None or pull > 1.0:  # a step could overshoot

@@ -75,13 +75,15 @@ def drawn(count: int, rate: float, times: int, chance: float) -> float:
     return min(trials * rate + spread, float(trials))
 
 
-def sums(mechanism: Bounded, dimension: int, count: int, rate: float, times: int) -> float | None:
+def sums(
+    mechanism: Bounded, dimension: int, count: int, rate: float, times: int, rows: int = 1
+) -> float | None:
     """Length that the total of so many noisy sums of clipped gradients (d,) of a client with
     ``count`` examples exceeds with a chance of at most :data:`CHANCE`; None where the mechanism
-    does not say.
+    does not say. ``rows`` examples may come together.
     """
     if not isinstance(mechanism, Tailed):
         return None
-    signal = mechanism.longest * drawn(count, rate, times, CHANCE / 2.0)
+    signal = mechanism.longest * rows * drawn(-(-count // rows), rate, times, CHANCE / 2.0)
     noise = mechanism.noise_within(dimension, times, CHANCE / 2.0)
     return (signal + noise) * (1.0 + ROUNDING)

@@ -347,6 +347,11 @@ class State(TrainingState, frozen=True, kw_only=True, eq=False, rename={"number"
     permits: tuple[Permit, ...] = ()
 
     @property
+    def latest(self) -> int:
+        """Local steps of the open round."""
+        return self.tau
+
+    @property
     def model(self) -> Vector:
         """w_avg."""
         return self.average

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from sordino.clients.assemble import STEP, Assembly
-from sordino.clients.simulation import Simulation, training
+from sordino.clients.simulation import PassSimulation, Simulation, training
 from sordino.core.effect import Book, Effect, Request
 from sordino.core.run.environment import charge_key_prefix
 from sordino.core.world import ChargeRequest
@@ -179,10 +179,13 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
             entropy=self.entropy,
             cohort=study.participation.cohort,
             deadline=study.participation.deadline,
+            ordered=study.batches is not None,
         )
 
     def played(self, rules: Synchronous) -> Callable[..., Simulation[Any]]:
         """Return the kind of the simulation, in which each task is charged, or rounds are."""
+        if rules.ordered and self.noise is not None:
+            return PassSimulation
         if rules.adder is None:
             return RoundSimulation if rules.together else Simulation
         if not rules.together:

@@ -50,7 +50,7 @@ from msgspec.structs import replace
 
 from sordino.base.entropy import Entropy, History, drawable
 from sordino.base.errors import BudgetExceeded, StudyError
-from sordino.base.message import Contribution, Masked, Train, Update, Vector
+from sordino.base.message import Contribution, Masked, Train, TrainInOrder, Update, Vector
 from sordino.clients.simulation import Rules
 from sordino.core import records
 from sordino.core.effect import (
@@ -112,6 +112,8 @@ class Synchronous(Rules[State]):
         entropy: where cohorts are drawn from.
         cohort: clients asked in a round; None asks everybody present.
         deadline: seconds after which a round closes; None waits for everybody.
+        ordered: whether clients' batches come in a public order, so that tasks say where in it
+            they begin.
     """
 
     method: SynchronousMethod
@@ -124,6 +126,7 @@ class Synchronous(Rules[State]):
     aggregator: PrivateSum | None = None
     adder: SharedSum | None = None
     learner: Learning | None = None
+    ordered: bool = False
 
     @property
     def secret(self) -> bool:
@@ -372,7 +375,8 @@ class Synchronous(Rules[State]):
             return self._finish(state, why)
         contract = self.method.round_noise(state.memory, self.terms, number)
         told = self.together or contract != self.plain
-        task = Train(
+        kind = TrainInOrder if self.ordered else Train
+        task = kind(
             round=number,
             steps=state.tau,
             weights=state.weights,
@@ -382,7 +386,14 @@ class Synchronous(Rules[State]):
             shape=state.seen,
         )
         models = state.models if self.wants.raw else (None,) * len(state.steps)
-        return state, (*(Send(i, self.wants.asked(task, models[i])) for i in chosen), *wake)
+
+        def told_to(client: int) -> Train:
+            asked = self.wants.asked(task, models[client])
+            if not self.ordered:
+                return asked
+            return replace(asked, taken=state.steps[client] - state.tau)
+
+        return state, (*(Send(i, told_to(i)) for i in chosen), *wake)
 
     def _arrived(
         self, state: State, answer: Update | Contribution | Masked
@@ -501,6 +512,11 @@ class Synchronous(Rules[State]):
         method, terms, number = self.method, self.terms, task.round
         if not 1 <= number <= terms.rounds:
             return f"it is of round {number}, and the study has {terms.rounds}"
+        if isinstance(task, TrainInOrder) != self.ordered:
+            drawn = "batches come in an order" if self.ordered else "batches are drawn"
+            return f"it is a {type(task).__name__}, and in the study {drawn}"
+        if isinstance(task, TrainInOrder) and not 0 <= task.taken < 2**53:
+            return f"it begins at step {task.taken} of an order"
         most = method.fixed_tau
         if self.adder is not None and not self.adder.whole:
             most = 1

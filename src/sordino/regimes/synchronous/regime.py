@@ -34,7 +34,7 @@ from sordino.clients import pricing
 from sordino.clients.division import examples, federation
 from sordino.clients.pricing import LOOKED_AT, Trial
 from sordino.clients.regime import HorizontalRegime
-from sordino.clients.study import BATCHES, SIZES, resting_on
+from sordino.clients.study import BATCHES, ORDERED, SIZES, resting_on
 from sordino.core.method import Method
 from sordino.core.plan import NoisyCharges, Plan, Schedule, least
 from sordino.core.statements import Advice, Paragraph
@@ -158,6 +158,16 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
             warnings=tuple(dict.fromkeys(warned)),
         )
         return _of_shared_noise(full, found, sizes, dimension) if full.shared else found
+
+    def plan(self, study: SynchronousStudy) -> tuple[Plan, tuple[int, ...]]:
+        """Return the price of a study, beside that of other batches, and the sizes of clients."""
+        priced, sizes = super().plan(study)
+        ordered = study.privacy.unit == "sample" and not study.shared and study.form == "sound"
+        if ordered and priced.most and not study.method.adapts_noise:
+            asked = self.promised(self.sized(study), sizes)
+            unit = min(asked.budgets, key=lambda each: asked.budgets[each].epsilon)
+            priced = replace(priced, samplings=pricing.samplings(asked, unit))
+        return priced, sizes
 
     def vectors_sent(self, study: SynchronousStudy) -> int:
         """Return the most vectors of an answer: a model, and the first gradient where a method asks
@@ -299,7 +309,10 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         """Return what the promise rests on."""
         if study.shared:
             return resting_on(study, _resting_on_shares(study))
-        return resting_on(study, OF_CLIENTS if study.privacy.unit == "client" else (SIZES, BATCHES))
+        if study.privacy.unit == "client":
+            return resting_on(study, OF_CLIENTS)
+        order = BATCHES if study.batches is None else ORDERED.format(batches=study.batches)
+        return resting_on(study, (SIZES, order))
 
     def released(self, study: SynchronousStudy) -> str | None:
         """Return what the promise is about, where clients share the noise."""

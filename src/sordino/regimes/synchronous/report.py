@@ -174,13 +174,17 @@ def terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, 
     about, deviation = run.about, "-"
     if noise is not None and clip is not None:
         deviation = f"sigma C = {plain(noise * clip, 6)}, on a sum of clipped contributions"
-    charge = "round" if run.of_clients else "step"
+    charge, batches = "round" if run.of_clients else "step", known(horizontal(run).batches)
     return [
         *_shared(run),
         ("clipping norm C", plain(clip, 6)),
         ("noise multiplier sigma", plain(noise, 6)),
         ("noise on each number", deviation),
-        ("sampling rate q", plain(horizontal(run).sampling_rate, 6)),
+        (
+            ("sampling rate q", plain(horizontal(run).sampling_rate, 6))
+            if batches is None
+            else ("batches of a pass, in a public order", plain(batches))
+        ),
         (f"numbers released per {charge}", plain(about.facts.dimension)),
         ("local steps planned, R_c", plain(about.facts.R_c)),
         ("rounds planned, R_s", plain(about.R_s)),
@@ -276,15 +280,33 @@ def plan_told(study: SynchronousStudy, priced: Plan) -> list[Paragraph]:
     charged = "rounds" if study.privacy.unit == "client" else "local steps"
     end = "the privacy budget" if priced.ends == "privacy" else "the round budget"
     taken = f"{priced.used} {charged} in {len(priced.curve)} of {priced.rounds} rounds"
+    batches = f"sampling rate {study.privacy.sampling_rate:g}"
+    if study.batches is not None:
+        batches = f"passes of {study.batches} batches in a public order"
     return [
-        f"noise multiplier {priced.noise_multiplier:g} ({made}), sampling rate "
-        f"{study.privacy.sampling_rate:g}, clip {study.privacy.clip:g}",
+        f"noise multiplier {priced.noise_multiplier:g} ({made}), {batches}, clip "
+        f"{study.privacy.clip:g}",
+        *_plan_samplings(study, priced),
         *_plan_clients(priced),
         *_plan_shared(study, priced),
         most_table(f"R_c: most {charged}", charged, study, priced),
         _plan_curve(priced),
         *_plan_noise(study, priced),
         f"{end} ends the run: {taken}, epsilon {epsilon_text(priced.epsilon)}",
+    ]
+
+
+def _plan_samplings(study: SynchronousStudy, priced: Plan) -> list[str]:
+    """Return what noise the same promise needs with other batches."""
+    if not priced.samplings:
+        return []
+    drawn, ordered = priced.samplings["poisson"], priced.samplings["passes"]
+    count = study.batches or max(round(1.0 / study.privacy.sampling_rate), 1)
+    return [
+        f"the same promise needs noise multiplier {drawn:.4g} with Poisson batches, which holds "
+        "only if nobody learns who is in a batch (not where the order of examples is fixed or "
+        "known, or batches follow from who is there), and "
+        f"{ordered:.4g} in passes of {count} batches, where nothing is secret (privacy.sampling)"
     ]
 
 

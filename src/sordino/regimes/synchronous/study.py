@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from sordino.base.registry import Section
-from sordino.clients.study import HorizontalStudy, OwnEpsilons, SampledPromise
+from sordino.clients.study import HorizontalStudy, OrderedPromise, OwnEpsilons
 from sordino.core.method import METHODS
 from sordino.core.world import Summing
 from sordino.mechanisms.gaussian import checked_clip
@@ -22,8 +22,8 @@ BITS = 32
 """Of a shared sum's modulus, unless a study says otherwise."""
 
 
-class Privacy(SampledPromise, OwnEpsilons):
-    """A promise kept by Poisson sampling.
+class Privacy(OrderedPromise, OwnEpsilons):
+    """A promise kept by Poisson sampling, or by passes in a public order.
 
     ``clipped_fraction`` releases how many examples were clipped, inside the same noise multiplier.
     Where whole clients are protected, ``clip`` is the bound S of an update and ``sampling_rate``
@@ -195,6 +195,7 @@ class SynchronousStudy(HorizontalStudy):
             if self.data.clients < 2:
                 raise ValueError("data.clients is 1: unit 'client' needs at least two clients")
         self._can_have_epsilons()
+        self._can_have_passes()
         if (why := _refusal_to_share(self)) is not None:
             raise ValueError(why)
         if self.privacy.mechanism.learns and unit == "sample" and self.method.optimizer != Sgd():
@@ -260,6 +261,26 @@ class SynchronousStudy(HorizontalStudy):
                 f"privacy.epsilons: method '{self.method.name}' sets one noise for all clients, "
                 "round by round: choose one with constant noise, such as 'dp-sgd', 'ali-dpfl' or "
                 "'als-dpfl'"
+            )
+
+    def _can_have_passes(self) -> None:
+        """Refuse an order of batches where a pass has no one price, or nobody's batches are his."""
+        if self.batches is None:
+            return
+        rounds, method = self.budget.rounds, self.method
+        if self.privacy.noise != "own":
+            raise ValueError(
+                "privacy.sampling 'passes': the noise of a pass is each client's own. Of shared "
+                "noise, no client knows which steps of the others it hides with its own: set "
+                "privacy.noise = 'own', or sampling = 'poisson'"
+            )
+        scheduled = any(method.scale(k / rounds)[1] != 1.0 for k in range(rounds))
+        if method.adapts_noise or scheduled or method.wants.loss or self.form == "paper":
+            raise ValueError(
+                f"privacy.sampling 'passes': a pass is charged as one release, and method "
+                f"'{method.name}' in this form changes the noise on the way or releases something "
+                "beside its steps: use 'dp-sgd', 'ali-dpfl' or 'als-dpfl' in the sound form, or "
+                "sampling = 'poisson'"
             )
 
     @property

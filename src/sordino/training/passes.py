@@ -1,0 +1,113 @@
+"""Passes over a client's rows in a public order: no batch is secret, and none is drawn.
+
+The rows of a client are dealt to b batches by their place: row i is in batch i mod b, and with
+persons all rows of a person are in the batch of their first one. Local step t, counted from 0 over
+all rounds, computes on batch t mod b, and steps k b to k b + b - 1 are pass k + 1. So a row is in
+at most one step of a pass, and in at most one of any b consecutive steps.
+
+Theory of operation. A pass is one release of a record, however many rounds it takes: what is
+charged for it is one Gaussian event without sampling (docs/mathematics.md). That holds if each
+step is taken at most once under one charge, whoever asks:
+
+* A task says how many steps its client was asked for before (``TrainInOrder.taken``). The server
+  counts a step when it asks for it: a step that is lost, late or refused is passed over, and never
+  asked for again.
+* A client keeps how far it has come (``done``) and refuses a task that begins before, so the steps
+  of one process are all different.
+* A process that starts again does not know what the one before it has said. At a site, charges are
+  named by the process's life, so each pass that it touches is charged again, and may be taken
+  again. In a simulation, the same steps give the same bytes under the same charge.
+
+The order depends on places alone: never on values, and not on how many rows follow. Who is replaced
+by none stays in its place (zero-out adjacency), so no other row changes its batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sordino.base.errors import LocalProtocolError
+from sordino.base.message import Compute, Train, TrainInOrder
+
+
+@dataclass(slots=True, eq=False)
+class Passes:
+    """One client's way through its rows.
+
+    Attributes:
+        batches: b, of one pass.
+        who: (n,), whose each row is, where all rows of a person stand in one batch.
+        rows: the most rows of one person.
+        done: the steps up to here are taken, or passed over, by this process.
+    """
+
+    batches: int
+    who: NDArray[np.uint64] | None = None
+    rows: int = 1
+    done: int = 0
+    _places: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._places = np.zeros(0, np.int64)
+        if self.who is not None:
+            _, first, person = np.unique(self.who, return_index=True, return_inverse=True)
+            self._places = first[person.reshape(-1)].astype(np.int64)
+
+    def batch(self, step: int, count: int) -> Tensor:
+        """Return the rows of a step's batch, ascending, of a client with ``count`` rows.
+
+        >>> Passes(3).batch(4, 8).tolist()
+        [1, 4, 7]
+        >>> Passes(2, who=np.array([7, 5, 7, 9], np.uint64), rows=2).batch(0, 4).tolist()
+        [0, 2]
+        """
+        places = np.arange(count)
+        places[: len(self._places)] = self._places[:count]
+        return torch.from_numpy(np.flatnonzero(places % self.batches == step % self.batches))
+
+    def numbers(self, first: int, steps: int) -> range:
+        """Return the numbers of the passes, from 1, that so many steps from ``first`` on are in.
+
+        >>> Passes(10).numbers(8, 5)
+        range(1, 3)
+        """
+        return range(first // self.batches + 1, (first + steps - 1) // self.batches + 2)
+
+    def objection(self, first: int) -> str | None:
+        """Return why no task may begin at this step, or None."""
+        if first >= self.done:
+            return None
+        return (
+            f"it begins at step {first} of this client's order, which has come to step "
+            f"{self.done}: rows would be in a pass twice"
+        )
+
+    def begin(self, first: int, steps: int) -> None:
+        """Take the steps of a task.
+
+        Raises:
+            LocalProtocolError: if one of them is taken already; nothing may be computed then.
+        """
+        if (why := self.objection(first)) is not None:
+            raise LocalProtocolError(why)
+        self.done = first + steps
+
+
+def place_of(task: Train | Compute | Any) -> int:
+    """Return the step in its client's order that a task begins with, from 0.
+
+    Raises:
+        LocalProtocolError: for a task that does not say it.
+    """
+    match task:
+        case TrainInOrder():
+            return task.taken
+        case Compute():
+            return task.task - 1
+    raise LocalProtocolError(f"{type(task).__name__} does not say which batch is next")
