@@ -77,6 +77,7 @@ from sordino.base.message import (
     Gradient,
     Masked,
     Train,
+    TrainInOrder,
     Update,
     decode_vector,
     encode_vector,
@@ -146,7 +147,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
 class Work(msgspec.Struct, frozen=True, tag=True):
     """To a worker: tasks of its share. What several clients have in common travels once."""
 
-    tasks: tuple[Train | Compute, ...]
+    tasks: tuple[Train | TrainInOrder | Compute, ...]
     permits: tuple[PackedPermit, ...]
     calls: tuple[Call, ...]
 
