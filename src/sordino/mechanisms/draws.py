@@ -143,7 +143,7 @@ def _steps(number: Any, per_step: Any) -> Any:
 
 @compiled(error_model="numpy")
 def noisy(words: Any, total: Any, out: Any, step: float, deviation: float, doubtful: Any) -> Any:
-    """Fill ``out`` (d,), float32, and return how many pairs are doubtful.
+    """Fill ``out`` (d,), float32 or float64, and return how many pairs are doubtful.
 
     ``doubtful`` (ceil(h / STRETCH),) gets their number in each stretch of pairs.
     """
@@ -169,8 +169,8 @@ def noisy(words: Any, total: Any, out: Any, step: float, deviation: float, doubt
                 | (square < F(SHORTEST))
                 | (square > F(LONGEST))
             )
-            out_left[i] = np.float32((_steps(left[i], per_step) + near_x) * step)
-            out_right[i] = np.float32((_steps(right[i], per_step) + near_y) * step)
+            out_left[i] = (_steps(left[i], per_step) + near_x) * step
+            out_right[i] = (_steps(right[i], per_step) + near_y) * step
         doubtful[number] = counted
         found += counted
     if total.size % 2:  # the second of the last pair goes unused
@@ -179,7 +179,7 @@ def noisy(words: Any, total: Any, out: Any, step: float, deviation: float, doubt
         x = F(deviation) * math.sqrt(square) * _turned(words[half + last])[0]
         near = _whole(x)
         counted = I((abs(x - near) > sure) | (square < F(SHORTEST)) | (square > F(LONGEST)))
-        out[last] = np.float32((_steps(total[last], per_step) + near) * step)
+        out[last] = (_steps(total[last], per_step) + near) * step
         doubtful[last // STRETCH] += counted
         found += counted
     return found

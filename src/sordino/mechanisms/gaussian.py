@@ -343,19 +343,19 @@ class CountedGaussian(Gaussian):
             excess: sum over the batch of b_i - 1/2, in examples.
             rng: the noise; the vector's comes first, then the count's.
         """
-        import torch
-
-        from sordino.mechanisms.grid import add_gaussian
-
         noisy, _ = Gaussian.release_counted(self, total, excess, rng)
-        half = torch.tensor([excess], dtype=torch.float64)
-        count = add_gaussian(
-            half,
-            rng,
-            clip=COUNT_SENSITIVITY,
-            noise_multiplier=self.count_deviation / COUNT_SENSITIVITY,
-        )
-        return noisy, float(count)
+        return noisy, noisy_count(excess, rng, self.count_deviation)
+
+
+def noisy_count(excess: float, rng: np.random.Generator, deviation: float) -> float:
+    """Return the sum of b_i - 1/2 over a batch, with noise of this standard deviation."""
+    import torch
+
+    from sordino.mechanisms.grid import add_gaussian
+
+    half = torch.tensor([excess], dtype=torch.float64)
+    scale = deviation / COUNT_SENSITIVITY
+    return float(add_gaussian(half, rng, clip=COUNT_SENSITIVITY, noise_multiplier=scale))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

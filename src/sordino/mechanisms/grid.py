@@ -114,19 +114,34 @@ class Grid:
         """The noisy vector (d,), float32, on the device of ``total`` (d,), which stays."""
         whole = total.detach().to(device="cpu", dtype=torch.float64).contiguous().numpy()
         out = np.empty(whole.size, np.float32)
-        if whole.size:
-            words = random_words(whole.size + whole.size % 2, rng)
-            draws = _draws()
-            stretches = np.zeros(-(-words.size // 2 // draws.STRETCH), np.int64)
-            if draws.noisy(words, whole, out, self.step, self.deviation, stretches):
-                self._settle(words, whole, out, stretches, rng)
+        self._fill(whole, out, rng)
         return torch.from_numpy(out).to(total.device)
+
+    def noise(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        """The noise alone, N (d,), in steps; every number of it is exact."""
+        out = np.empty(count, np.float64)
+        Grid(1.0, self.deviation)._fill(_nothing(count), out, rng)
+        return out
+
+    def _fill(
+        self,
+        total: NDArray[np.float64],
+        out: NDArray[np.float32] | NDArray[np.float64],
+        rng: np.random.Generator,
+    ) -> None:
+        """Write the noisy vector into ``out`` (d,), rounded to its type."""
+        if not total.size:
+            return
+        words, draws = random_words(total.size + total.size % 2, rng), _draws()
+        stretches = np.zeros(-(-words.size // 2 // draws.STRETCH), np.int64)
+        if draws.noisy(words, total, out, self.step, self.deviation, stretches):
+            self._settle(words, total, out, stretches, rng)
 
     def _settle(
         self,
         words: Words,
         total: NDArray[np.float64],
-        out: NDArray[np.float32],
+        out: NDArray[np.float32] | NDArray[np.float64],
         stretches: NDArray[np.int64],
         rng: np.random.Generator,
     ) -> None:
@@ -144,7 +159,12 @@ class Grid:
                     steps = float(total[place]) / self.step
                     steps = 0.0 if math.isnan(steps) else steps
                     whole = np.rint(min(max(steps, -draws.REACH), draws.REACH))
-                    out[place] = np.float32((float(whole) + noise) * self.step)
+                    out[place] = (float(whole) + noise) * self.step
+
+
+@lru_cache(maxsize=8)
+def _nothing(count: int) -> NDArray[np.float64]:
+    return np.zeros(count)
 
 
 @cache

@@ -1,0 +1,443 @@
+r"""Gaussian noise that is correlated from step to step, for records that come once a pass.
+
+**Purpose.** Training adds gradients up. Independent noise adds up with them; noise of which each
+step takes back a part of what the steps before added does not. A stream releases, at its steps
+t = 0, 1, ...,
+
+    G_t + (C^-1 Z)_t,        Z_t ~ N(0, s^2 I_d) independent,
+
+G_t a sum of contributions, C lower triangular and Toeplitz: C_(t, u) = c_(t - u), c_0 = 1. These
+are C G + Z, multiplied by C^-1, so the price is that of a Gaussian mechanism on C G
+(Choquette-Choo et al. 2023). No sampling is needed, and none is booked.
+
+**The price.** A record takes part at most once in any b steps in a row. Then each time it does
+costs one ``Gaussian(sigma)`` (:meth:`CorrelatedGaussian.event`), whatever C is: s is sigma times
+what the record moves. The proof, with all that is rounded, is in docs/mathematics.md ("Correlated
+noise"); the parts that this file must keep are these.
+
+* *What is released* are the whole numbers W_t + zeta_t, times a public step g:
+
+      W_t = round(S_t / g),    zeta_t = N_t - round(f(zeta_0 ... zeta_(t-1))),    N_t = round(s Z).
+
+  f is the function of the memory that stands for sum_(j >= 1) c_j zeta_(t-j). Given what was
+  released before, the zetas before follow from the data. So W_t + zeta_t is a whole number that the
+  data and the past determine, plus N_t: a continuous Gaussian, rounded.
+* *Who takes part at step u moves step t* by at most c_(t-u) D + 2 sqrt(d) steps of the grid, with
+  D = C / g + sqrt(d), where f is computed so well that rounding it moves a number by at most 2.
+* *Over a run of K passes* (n = K b steps) no record moves more, in squares, than one that comes at
+  steps 0, b, 2b, ...: that holds for c that falls and is not negative, and for any c that ends
+  before b. K-th parts of that are charged, one as each pass begins. The later passes of a run move
+  more than the earlier ones, so at no moment has a record moved more than was charged. (With a
+  band, a record that does not come in a pass need not pay for it. With buffers it must.)
+* *A matrix begins anew* after its n steps, where steps of the stream are missing, and where clip,
+  sigma or d are others than before: a block of its own, whose records pay as in any other.
+
+**Matrices.** *banded*: the square root of the matrix of prefix sums, c_j = binom(2j, j) / 4^j,
+j < b (Kalinin and Lampert 2024). Its memory has b - 1 rows. *blt*: a buffered linear Toeplitz
+matrix, c_j = sum_k w_k theta_k^(j-1), with two buffers whatever b is (Dvijotham et al. 2024;
+McMahan et al. 2024, several passes). theta and w are searched for, for b and K, by the error of
+prefix sums; they are public. Two buffers come within 2 % of the band for 1 pass to 16, and below it
+for more.
+
+>>> noise = Correlation(kind="banded", separation=4, passes=8)
+>>> noise.column(4).tolist()
+[1.0, 0.5, 0.375, 0.3125]
+>>> mechanism = CorrelatedGaussian(clip=1.0, noise_multiplier=2.0, correlation=noise)
+>>> mechanism.event()
+Gaussian(noise_multiplier=2.0)
+
+Shapes: sums (d,); c (n,); error and lengths in units of sigma C.
+
+References:
+    Choquette-Choo, Ganesh, McKenna, McMahan, Rush, Thakurta, Xu 2023, (Amplified) Banded Matrix
+    Factorization, theorem 2 and section 3.
+    Denisov, McMahan, Rush, Smith, Thakurta 2022, Improved Differential Privacy for SGD via Optimal
+    Private Linear Operators on Adaptive Streams.
+    Dvijotham, McMahan, Pillutla, Steinke, Thakurta 2024, Efficient and Near-Optimal Noise
+    Generation for Streaming Differential Privacy.
+    Kalinin and Lampert 2024, Banded Square Root Matrix Factorization for Differentially Private
+    Model Training, theorem 2.
+    McMahan, Xu, Zhang 2024, A Hassle-free Algorithm for Private Learning in Practice: Don't Use
+    Tree Aggregation, Use BLTs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.base.errors import ResumeError, StudyError
+from sordino.mechanisms.gaussian import Gaussian, noisy_count, normal_within
+
+if TYPE_CHECKING:  # whoever only prices a release does not wait for torch
+    from torch import Tensor
+
+FORMAT = 1
+"""Of a memory that is kept."""
+
+LONGEST_MATRIX = 2**20
+"""Steps after which a matrix begins anew, however long a run is."""
+SLACK = 2.0
+"""Steps of the grid by which rounding f may move a number."""
+MOST_ROOT, MOST_BUFFERED = 64.0, 128.0
+"""What c_1 + c_2 + ... may come to at most; up to there f is computed as well as SLACK says."""
+
+_SHARE = 2.0**-14  # of C, what sqrt(d) steps of the grid come to at most, if s allows it
+_FINE, _FINEST = 2.0**-20, 2.0**-32
+_WIDEST = 2.0**26  # s beyond it could be held by the memory, which costs accuracy
+_ROUNDING = 1.0 + 2.0**-28  # of sums of 2^20 squares, and of powers of theta
+_ABOUT = "about"
+_UNIT, _FLATTEST = 8, 96  # theta is 1 - 2^(-u / 8), u at most 96
+_PARTS = 1024  # of w
+_BUFFERS = 2
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correlation:
+    """The matrix C of a stream, from public numbers alone.
+
+    Attributes:
+        kind: "banded" or "blt".
+        separation: b; a record takes part at most once in any b steps in a row.
+        passes: K, of a run; the matrix of a longer one begins anew.
+
+    Raises:
+        StudyError: for numbers below 1, and more than 2^20 batches.
+    """
+
+    kind: Literal["banded", "blt"]
+    separation: int
+    passes: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.separation <= LONGEST_MATRIX or self.passes < 1:
+            raise StudyError(
+                f"privacy.batches must be from 1 to {LONGEST_MATRIX}, with at least one pass; got "
+                f"{self.separation} and {self.passes} passes"
+            )
+        if self.kind == "banded" and _root(self.separation)[1:].sum() > MOST_ROOT:
+            raise StudyError(
+                f"privacy.batches = {self.separation} is more than banded noise can be computed "
+                "for: set privacy.correlation = 'blt', whose memory does not grow"
+            )
+
+    @property
+    def steps(self) -> int | None:
+        """n, after which the matrix begins anew; None where each column ends by itself."""
+        if self.kind == "banded":
+            return None
+        return min(self.passes, LONGEST_MATRIX // self.separation) * self.separation
+
+    @property
+    def buffers(self) -> tuple[Floats, Floats]:
+        """theta (m,) and w (m,) of "blt"."""
+        return _buffers(self.separation, (self.steps or 0) // self.separation)
+
+    def column(self, count: int) -> Floats:
+        """c_0 ... (count,)."""
+        if self.kind == "banded":
+            found = np.zeros(count)
+            found[: self.separation] = _root(self.separation)[:count]
+            return found
+        from sordino.mechanisms.recurrence import column_of
+
+        found = np.empty(count)
+        column_of(*self.buffers, found)
+        return found
+
+    def moved(self, each: float, slack: float) -> float:
+        """The length that a record moves C G for each time that it takes part, rounded upward.
+
+        Args:
+            each: D, that it moves one G_t by.
+            slack: what every later step is moved by beside that.
+        """
+        squares, sums, steps = _moved(self)
+        square = squares * each * each + 2.0 * sums * each * slack + steps * slack * slack
+        return math.sqrt(square) * _ROUNDING
+
+    @property
+    def spread(self) -> float:
+        """Root mean square of zeta, in units of s: the length of a late row of C^-1."""
+        return _spread(self)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Memory:
+    """The noise of earlier steps, as later ones need it. Secret: with it, noise can be taken off.
+
+    Attributes:
+        number: of the stream's next step, from 0.
+        taken: steps since the matrix began.
+        terms: clip, sigma and d, for which it holds.
+        rows: of "banded" the last zetas, the newest first, each (d,), int32; of "blt" one array of
+            buffers (m, d). Never written to.
+    """
+
+    number: int
+    taken: int
+    terms: tuple[float, float, int]
+    rows: tuple[NDArray[Any], ...]
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return it as it is kept: arrays by name."""
+        about = msgspec.json.encode((FORMAT, self.number, self.taken, self.terms))
+        rows = {f"row.{number}": row for number, row in enumerate(self.rows)}
+        return {_ABOUT: np.frombuffer(about, np.uint8), **rows}
+
+    @classmethod
+    def of(cls, kept: Mapping[str, NDArray[Any]]) -> Memory:
+        """Return what :meth:`arrays` gave.
+
+        Raises:
+            ResumeError: if it is of a later format.
+            ValueError: if it cannot be one.
+        """
+        found = msgspec.json.decode(kept[_ABOUT].tobytes())
+        if not isinstance(found, list) or found[:1] != [FORMAT]:
+            raise ResumeError(
+                f"the memory of correlated noise has format {found[:1]}, and this program reads "
+                f"{FORMAT}: go on with the version that wrote it"
+            )
+        kinds = tuple[int, int, int, tuple[float, float, int]]
+        _, number, taken, terms = msgspec.convert(found, kinds)
+        return cls(number, taken, terms, tuple(kept[f"row.{i}"] for i in range(len(kept) - 1)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorrelatedGaussian(Gaussian):
+    """Release sums of one stream after another, with correlated noise and perhaps a count.
+
+    Attributes:
+        correlation: the matrix.
+        share: the part of 1/sigma^2 that pays for a count beside each sum, whose noise is
+            independent; 0 for none.
+    """
+
+    correlation: Correlation
+    share: float = 0.0
+
+    @property
+    def deviation_multiplier(self) -> float:
+        """sigma_v: of the vector alone, for each time that a record takes part."""
+        return self.noise_multiplier / math.sqrt(1.0 - self.share)
+
+    @property
+    def vector_multiplier(self) -> float:
+        """Root mean square of the noise on one number of a step, in units of C."""
+        found = self.correlation
+        return self.deviation_multiplier * found.moved(1.0, 0.0) * found.spread
+
+    @property
+    def count_deviation(self) -> float:
+        """Standard deviation of the noise on the count, in examples."""
+        return 0.5 * self.noise_multiplier / math.sqrt(self.share)
+
+    def noise_within(self, dimension: int, times: int, chance: float) -> float:
+        # noises of one stream need not be independent: their lengths add up at most
+        deviation = self.vector_multiplier * self.clip * times
+        return normal_within(deviation, deviation, dimension, chance)
+
+    def release_counted(
+        self, total: Tensor, excess: float, rng: np.random.Generator
+    ) -> tuple[Tensor, float | None]:
+        """The first release of a stream, which has no memory yet."""
+        noisy, count, _ = self.release_after(total, excess, rng, None, 0)
+        return noisy, count
+
+    def release_after(
+        self,
+        total: Tensor,
+        excess: float,
+        rng: np.random.Generator,
+        memory: Memory | None,
+        number: int,
+    ) -> tuple[Tensor, float | None, Memory]:
+        """The noisy sum (d,), float32; a noisy count if it has one; and what the next step needs.
+
+        Args:
+            total: sum (d,) of contributions, each within C; left as it is.
+            excess: sum over the batch of b_i - 1/2, in examples.
+            rng: the noise; the vector's comes first, then the count's.
+            memory: of the step before in this stream; None for the first.
+            number: of the step in its stream, from 0. The matrix begins anew where steps are
+                missing: its rows must be the steps that ``separation`` is counted in.
+        """
+        import torch
+
+        raw = total.detach().to(device="cpu", dtype=torch.float64).contiguous().numpy()
+        grid = _grid(self.correlation, self.clip, self.deviation_multiplier, raw.size)
+        terms = self.clip, self.deviation_multiplier, raw.size
+        if (
+            memory is None
+            or (memory.number, memory.terms) != (number, terms)
+            or memory.taken == self.correlation.steps
+        ):
+            memory = Memory(number, 0, terms, ())
+        rows = memory.rows
+        noise, out = grid.noise(raw.size, rng), np.empty(raw.size, np.float32)
+        if self.correlation.kind == "banded":
+            rows = self._banded(noise, raw, grid.step, rows, out)
+        else:
+            rows = self._buffered(noise, raw, grid.step, rows, out)
+        count = noisy_count(excess, rng, self.count_deviation) if self.share else None
+        return (
+            torch.from_numpy(out).to(total.device),
+            count,
+            Memory(number + 1, memory.taken + 1, terms, rows),
+        )
+
+    def _banded(
+        self,
+        noise: Floats,
+        total: Floats,
+        step: float,
+        rows: tuple[NDArray[Any], ...],
+        out: NDArray[np.float32],
+    ) -> tuple[NDArray[Any], ...]:
+        from sordino.mechanisms.recurrence import add_rows, banded
+
+        past, kept = np.zeros(total.size), np.empty(total.size, np.int32)
+        column = _root(self.correlation.separation)[1 : len(rows) + 1]
+        for start in range(0, len(rows), 8):
+            some, factors = rows[start : start + 8], column[start : start + 8].tolist()
+            lacking = 8 - len(some)
+            add_rows(past, (*factors, *[0.0] * lacking), *some, *[some[0]] * lacking)
+        banded(noise, past, total, step, kept, out)
+        return (kept, *rows)[: self.correlation.separation - 1]
+
+    def _buffered(
+        self,
+        noise: Floats,
+        total: Floats,
+        step: float,
+        rows: tuple[NDArray[Any], ...],
+        out: NDArray[np.float32],
+    ) -> tuple[NDArray[Any], ...]:
+        from sordino.mechanisms.recurrence import buffered
+
+        decays, weights = self.correlation.buffers
+        held = rows[0] if rows else np.zeros((decays.size, total.size))
+        after = np.empty_like(held)
+        buffered(noise, total, step, decays, weights, held, after, out)
+        return (after,)
+
+
+@lru_cache(maxsize=256)
+def _root(bands: int) -> Floats:
+    """binom(2j, j) / 4^j (bands,), the square root of 1 / (1 - x), in multiples of 2^-16."""
+    j = np.arange(1, bands)
+    exact = np.concatenate([[1.0], np.cumprod((2.0 * j - 1.0) / (2.0 * j))])
+    found: Floats = np.rint(exact * 2.0**16) / 2.0**16
+    found.flags.writeable = False
+    return found
+
+
+def _packed(column: Floats, separation: int) -> Floats:
+    """What a record moves step t by (n,), if it comes at steps 0, b, 2b, ..."""
+    rows = np.zeros(-(-column.size // separation) * separation)
+    rows[: column.size] = column
+    found: Floats = np.cumsum(rows.reshape(-1, separation), axis=0).reshape(-1)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _moved(correlation: Correlation) -> tuple[float, float, float]:
+    """Squares, sums and number of what a record moves steps by, for each time it comes."""
+    steps = correlation.steps or correlation.separation
+    moved = _packed(correlation.column(steps), correlation.separation)
+    times = steps / correlation.separation
+    return float((moved * moved).sum()) / times, float(moved.sum()) / times, steps / times
+
+
+@lru_cache(maxsize=256)
+def _spread(correlation: Correlation) -> float:
+    count = min(correlation.steps or 4 * correlation.separation, 4096)
+    column, found = correlation.column(count), np.zeros(count)
+    found[0] = 1.0
+    for t in range(1, count):
+        found[t] = -float(column[1 : t + 1] @ found[t - 1 :: -1][:t])
+    return math.sqrt(float(found @ found))
+
+
+@lru_cache(maxsize=64)
+def _buffers(separation: int, passes: int) -> tuple[Floats, Floats]:
+    """Decays and weights with the least error of prefix sums at one price, by a search over public
+    numbers.
+
+    Steps of eighths of a power of two and of 1/1024 leave less than 0.1 % to gain. What is hardly
+    better is not taken, so that the last digits of a processor do not decide.
+    """
+    from sordino.mechanisms.recurrence import column_of, prefix_error
+
+    steps = separation * passes
+    column = np.empty(steps)
+
+    def made(places: tuple[int, ...]) -> tuple[Floats, Floats]:
+        decays = 1.0 - 2.0 ** (-np.array(places[:_BUFFERS]) / _UNIT)
+        return decays, np.array(places[_BUFFERS:]) / _PARTS
+
+    def cost(places: tuple[int, ...]) -> float:
+        flat, heavy = places[:_BUFFERS], places[_BUFFERS:]
+        if min(places) < 0 or max(flat) > _FLATTEST or sum(heavy) > _PARTS:
+            return math.inf  # c would rise somewhere
+        decays, weights = made(places)
+        if float((weights / (1.0 - decays)).sum()) > MOST_BUFFERED:
+            return math.inf
+        column_of(decays, weights, column)
+        moved = _packed(column, separation)
+        return float(prefix_error(decays, weights, steps) * (moved @ moved))
+
+    longest = int(_UNIT * math.log2(max(separation, 2)))
+    best: tuple[int, ...] = (longest // 2, min(longest, _FLATTEST), _PARTS // 4, _PARTS // 4)
+    least, scale = cost(best), 32
+    while scale:
+        units = (max(scale // 4, 1),) * _BUFFERS + (scale,) * _BUFFERS
+        moves = [
+            [
+                sign * unit * (place in (i, j)) * (other if place == j != i else 1)
+                for place, unit in enumerate(units)
+            ]
+            for i in range(len(units))
+            for j in range(i, len(units))
+            for sign in (1, -1)
+            for other in (1, -1)
+        ]
+        before = least
+        for move in moves:
+            places = tuple(place + by for place, by in zip(best, move, strict=True))
+            if (found := cost(places)) < least * (1.0 - 1e-9):
+                best, least = places, found
+        scale = scale if least < before else scale // 2
+    return made(best)
+
+
+@lru_cache(maxsize=1024)
+def _grid(correlation: Correlation, clip: float, multiplier: float, dimension: int) -> Any:
+    """The grid and the noise on it.
+
+    Raises:
+        StudyError: for noise that no grid can carry.
+    """
+    from sordino.mechanisms.grid import Grid
+
+    root, noise = math.sqrt(max(dimension, 1)), multiplier * correlation.moved(clip, 0.0)
+    finest = max(min(noise * _FINE, clip * _SHARE / root), clip * _FINEST, noise / _WIDEST)
+    if 2.0**-1000 < finest < 2.0**900:
+        step = 2.0 ** math.ceil(math.log2(finest))
+        deviation = multiplier * correlation.moved(clip / step + root, SLACK * root)
+        if deviation <= 4.0 * _WIDEST:
+            return Grid(step, deviation)
+    raise StudyError(
+        f"clip = {clip:g} and noise_multiplier = {multiplier:g}: correlated noise cannot be "
+        f"computed for these on {dimension} numbers. Set privacy.correlation = 'none'"
+    )
