@@ -174,6 +174,9 @@ class Scripted:
 
     reissued = kept = requests
 
+    def memories(self) -> dict[str, Any]:
+        return {}
+
 
 def test_the_clock_the_order_of_equal_times_and_what_is_saved() -> None:
     """Who vanished for seconds is back when they are over, who vanished for rounds when they are;

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from sordino.base.entropy import Entropy
 from sordino.base.errors import RemoteProtocolError
@@ -214,6 +215,7 @@ class Simulation(ServerSide[S], SiteSide[S]):
 
     def run(self, moment: KernelSnapshot[S], watcher: RunListener) -> KernelSnapshot[S]:
         """Play to the end; see :meth:`sordino.core.kernel.Kernel.run`."""
+        self.remember(moment.memories)
         return self.kernel(self, moment, watcher).run()
 
     def account(self, site: int) -> tuple[str, Budget]:
@@ -406,6 +408,25 @@ class PassSimulation(Simulation[Any]):
         """Return those of the passes that this site has not come to the end of."""
         passes = self.clients[site].passes
         return [each for each in permits if each.round * passes.batches > passes.done]
+
+    def memories(self) -> Mapping[str, NDArray[Any]]:
+        """Return what clients carry along their passes."""
+        return {
+            f"{site}.{name}": values
+            for site, client in enumerate(self.clients)
+            for name, values in client.passes.carried().items()
+        }
+
+    def remember(self, memories: Mapping[str, NDArray[Any]]) -> None:
+        """Have clients carry what they carried when the run was saved."""
+        for site, client in enumerate(self.clients):
+            own = f"{site}."
+            found = {
+                name.removeprefix(own): values
+                for name, values in memories.items()
+                if name.startswith(own)
+            }
+            client.passes.restore(found)
 
     def forgotten(self, state: Any) -> None:
         """Return None: passes have numbers of their own."""

@@ -89,8 +89,9 @@ from sordino.privacy import Budget, Permit
 # again has booked later entries already, and its rows must come out the same.
 #
 # A snapshot is taken when all effects of a step are done (``save`` is the last thing that
-# carry_out does). It holds the regime's state, the heap, the clock and, of each site,
-# which blocks of releases its permits still cover, but no permit: World.reissued books them again
+# carry_out does). It holds the regime's state, the heap, the clock and, of each site, what it
+# carries from task to task (World.memories: noise that later releases take a part of), and which
+# blocks of releases its permits still cover, but no permit: World.reissued books them again
 # by their keys, which the ledger knows, and which therefore cost nothing. Resuming plays on from
 # there with the same addresses of randomness. So each release after the snapshot is made again,
 # byte for byte, under the charge that it had.
@@ -154,6 +155,7 @@ class Kernel(Generic[S]):
             },
             count=self.count,
             epsilon=self.epsilon,
+            memories=self.world.memories(),
         )
 
     def begin(self) -> None:

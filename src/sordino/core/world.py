@@ -116,7 +116,18 @@ Block = tuple[int, int]
 S = TypeVar("S", bound=Snapshot)
 
 
-class KernelSnapshot(msgspec.Struct, Generic[S], frozen=True, eq=False, forbid_unknown_fields=True):
+MEMORY = "memory."
+"""What names of arrays begin with that clients carry from task to task."""
+
+
+class KernelSnapshot(
+    msgspec.Struct,
+    Generic[S],
+    frozen=True,
+    eq=False,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
     """A run between two events. A state that is changed in place goes on changing: pack it at once.
 
     Attributes:
@@ -127,6 +138,7 @@ class KernelSnapshot(msgspec.Struct, Generic[S], frozen=True, eq=False, forbid_u
         blocks: of each site, the permits that it has not worked off.
         count: flights so far.
         epsilon: highest so far, over all units.
+        memories: arrays that clients carry from task to task, by name.
     """
 
     state: S
@@ -136,6 +148,7 @@ class KernelSnapshot(msgspec.Struct, Generic[S], frozen=True, eq=False, forbid_u
     blocks: dict[int, tuple[Block, ...]]
     count: int
     epsilon: records.Real
+    memories: Mapping[str, Any] = {}
 
     @classmethod
     def initial(cls, state: S) -> Self:
@@ -166,9 +179,10 @@ class KernelSnapshot(msgspec.Struct, Generic[S], frozen=True, eq=False, forbid_u
         """Return the moment as it is kept on disk."""
         own = self.state.pack()
         rest = msgspec.structs.replace(
-            self, state=msgspec.Raw(own.rest), epsilon=records.simple(self.epsilon)
+            self, state=msgspec.Raw(own.rest), epsilon=records.simple(self.epsilon), memories={}
         )
-        return EncodedSnapshot(own.vectors, msgspec.json.encode(rest))
+        more = {f"{MEMORY}{name}": each for name, each in self.memories.items()}
+        return EncodedSnapshot({**own.vectors, **more}, msgspec.json.encode(rest))
 
 
 def unpacked(packed: EncodedSnapshot, state: Callable[[EncodedSnapshot], S]) -> KernelSnapshot[S]:
@@ -179,8 +193,12 @@ def unpacked(packed: EncodedSnapshot, state: Callable[[EncodedSnapshot], S]) -> 
     """
     kind: Any = KernelSnapshot
     kept = msgspec.json.decode(packed.rest, type=kind[msgspec.Raw], dec_hook=records.real)
-    own = state(EncodedSnapshot(packed.vectors, bytes(kept.state)))
-    found: KernelSnapshot[S] = msgspec.structs.replace(kept, state=own)
+    vectors, memories = dict[str, NDArray[Any]](), dict[str, NDArray[Any]]()
+    for name, each in packed.vectors.items():
+        place = memories if name.startswith(MEMORY) else vectors
+        place[name.removeprefix(MEMORY)] = each
+    own = state(EncodedSnapshot(vectors, bytes(kept.state)))
+    found: KernelSnapshot[S] = msgspec.structs.replace(kept, state=own, memories=memories)
     return found
 
 
@@ -359,6 +377,15 @@ class World(Generic[S]):
     def kept(self, state: S, site: int, permits: Sequence[Permit], /) -> Sequence[Permit]:
         """Those that the site has not worked off."""
         return ()
+
+    def memories(self) -> Mapping[str, NDArray[Any]]:
+        """Return what clients of this process carry from task to task, by names; nothing where
+        their work follows from their tasks alone.
+        """
+        return {}
+
+    def remember(self, memories: Mapping[str, NDArray[Any]], /) -> None:
+        """Have clients carry what :meth:`memories` gave."""
 
     def price(self, unit: str, spent: Spent, budget: Budget, /) -> float:
         """Return what a history comes to."""

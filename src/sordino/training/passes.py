@@ -24,6 +24,7 @@ by none stays in its place (zero-out adjacency), so no other row changes its bat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +35,7 @@ from torch import Tensor
 
 from sordino.base.errors import LocalProtocolError
 from sordino.base.message import Compute, Train, TrainInOrder
+from sordino.mechanisms.correlated import Memory
 
 
 @dataclass(slots=True, eq=False)
@@ -45,12 +47,14 @@ class Passes:
         who: (n,), whose each row is, where all rows of a person stand in one batch.
         rows: the most rows of one person.
         done: the steps up to here are taken, or passed over, by this process.
+        memory: noise that later steps take a part of again, where noise is correlated.
     """
 
     batches: int
     who: NDArray[np.uint64] | None = None
     rows: int = 1
     done: int = 0
+    memory: Memory | None = None
     _places: NDArray[np.int64] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -87,6 +91,14 @@ class Passes:
             f"it begins at step {first} of this client's order, which has come to step "
             f"{self.done}: rows would be in a pass twice"
         )
+
+    def carried(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays, by name, that must be there when the next task comes."""
+        return {} if self.memory is None else self.memory.arrays()
+
+    def restore(self, carried: Mapping[str, NDArray[Any]]) -> None:
+        """Take up what :meth:`carried` gave."""
+        self.memory = Memory.of(carried) if carried else None
 
     def begin(self, first: int, steps: int) -> None:
         """Take the steps of a task.
