@@ -5,6 +5,7 @@ without a trace.
 import hashlib
 import json
 import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -140,15 +141,37 @@ def test_what_others_write_is_seen(path: Path) -> None:
         assert one.verify() == two.verify() == reader.verify()
 
 
-def test_totals_in_memory_do_not_outlive_a_file_put_back_from_a_copy(path: Path) -> None:
+@pytest.mark.parametrize("how", ["entry", "file", "folder", "removed"])
+def test_a_ledger_put_back_from_a_copy_under_a_process_is_charged_no_more(
+    how: str, path: Path
+) -> None:
+    """Its charges went into a file that nobody read any more: 900 releases, 300 in the ledger."""
+    place, copy = path.parent / "used", path.parent / "copy"
+    place.mkdir()
+    copy.mkdir()
+    path = shutil.move(path, place / path.name)
     with Ledger.open(path) as ledger:
+        shutil.copy(path, copy)
         ledger.charge([charge("c", count=7)], FREE)
-        with sqlite3.connect(path) as db:
-            db.execute("DELETE FROM entries WHERE seq = 5")
-        db.close()
-        assert ledger.spent("client:0") == ((STEP, 1),)
-        assert ledger.charge([charge("d")], FREE)[0].seq == 5
-        assert ledger.verify().entries == 3
+        match how:
+            case "entry":
+                with sqlite3.connect(path) as db:
+                    db.execute("DELETE FROM entries WHERE seq = 5")
+                db.close()
+            case "file":
+                (copy / path.name).replace(path)
+            case "folder":
+                place.rename(path.parents[1] / "older")
+                copy.rename(place)
+            case "removed":
+                path.unlink()
+        for number in range(2):
+            with pytest.raises(LedgerError, match=r"put back its newest copy"):
+                ledger.charge([charge(f"d{number}")], FREE)
+    if how != "removed":
+        with Ledger.open(path, readonly=True) as ledger:
+            ledger.verify()
+            assert {each.key for each in ledger.entries()} <= {"a", "b", "c"}
 
 
 def test_reading_leaves_no_trace(path: Path) -> None:

@@ -80,6 +80,8 @@ class Ledger:
         self.path, self.format = path, form
         self.connection, self._clock = connection, clock
         self._version: int | None = None
+        self._place: storage.Place | None = None
+        self._last: Head = (0, form.start)  # that stood in the file when it was charged last
         self._walk = self._new_walk()
 
     @classmethod
@@ -95,7 +97,10 @@ class Ledger:
             raise LedgerError(f"{path}: there is no ledger here")
         clock = Clock(seconds) if readonly else None
         with ledger_errors(path, clock):
-            return cls(path, *storage.connect(path, clock=clock), clock)
+            place = storage.Place.of(path)  # before the file is opened: what is opened is no older
+            found = cls(path, *storage.connect(path, clock=clock), clock)
+        found._place = None if readonly else place
+        return found
 
     def noted(self, kind: str, name: str) -> Note | None:
         """The note of this kind and name, if there is one."""
@@ -548,6 +553,25 @@ class Ledger:
         charge."""
         return self._walk.totals.get(unit, {})
 
+    def _refuse_replaced(self) -> None:
+        """Refuse to go on where the ledger at its path is no longer the one that was opened, or an
+        older state of it: what is charged would stand in a file that nobody reads, or what was
+        charged before in none.
+
+        Raises:
+            LedgerError: saying so.
+        """
+        if self._place is not None and not self._place.stands():
+            what = "its file was moved, removed, or replaced by another one"
+        elif not self._stands(self._last):
+            what = f"its entry {self._last[0]} has gone: it is an older copy"
+        else:
+            return
+        raise LedgerError(
+            f"{self.path}: since this process has opened the ledger, {what}. Nothing more is "
+            "released. Stop all processes that use the ledger, and put back its newest copy"
+        )
+
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """One durable change as a whole, over a schema that stands as it was checked.
@@ -568,10 +592,13 @@ class Ledger:
                     if recognise(self.connection, self.path) is not self.format:
                         raise LedgerError(f"{self.path}: another ledger stands in its place")
                     self._version = version
-                self.refresh()
+                self._refuse_replaced()
+                self._last = self.refresh().head
                 yield self.connection
                 self.connection.execute("COMMIT")
+                self._last = self._walk.head
                 storage.settle(self.connection)
+                self._refuse_replaced()  # before anybody has a permit
             except BaseException:
                 self._walk = self._new_walk()  # what memory holds may not have been committed
                 if self.connection.in_transaction:  # a full disk has SQLite roll back by itself

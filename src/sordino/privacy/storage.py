@@ -14,6 +14,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from sordino.base.errors import LedgerError
@@ -57,6 +58,28 @@ class Clock:
         """
         if self.over():
             raise Late
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a file was when it was opened, and which file that was (device and number)."""
+
+    path: Path
+    file: tuple[int, int]
+
+    @classmethod
+    def of(cls, path: Path) -> Place:
+        """The place of a file that is there."""
+        about = path.stat()
+        return cls(path.absolute(), (about.st_dev, about.st_ino))
+
+    def stands(self) -> bool:
+        """Tell whether the same file is there still."""
+        try:
+            about = self.path.stat()
+        except OSError:
+            return False
+        return (about.st_dev, about.st_ino) == self.file
 
 
 def connect(path: Path, *, clock: Clock | None) -> tuple[sqlite3.Connection, LedgerFormat]:
