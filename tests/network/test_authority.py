@@ -66,6 +66,28 @@ def test_another_study_of_an_authority_needs_no_new_keys(tmp_path: Path) -> None
     assert found == {"server", "west"}
 
 
+def test_an_authority_has_one_server_over_brokers(tmp_path: Path) -> None:
+    """A broker knows the server by its name: a second one with that name, made for another study,
+    read the updates of this one.
+    """
+
+    def provisioned(name: str, server: str, transport: str, by: Path | None) -> set[str]:
+        path = agreement(tmp_path, name, "north", "south", server=server)
+        path.write_text(
+            path.read_text().replace("server =", f'transport = "{transport}"\nserver =')
+        )
+        kit.provision(path, tmp_path / f"kits-{name}", NOW, by)
+        return {each.parent.name for each in (tmp_path / f"kits-{name}").glob("*/*.key")}
+
+    assert "server" in provisioned("first", "one.example:8883", "mqtt", None)
+    by = tmp_path / "kits-first" / "authority"
+    assert provisioned("second", "two.example:8883", "mqtt", by) == {"broker"}
+    # to listen it needs another certificate, which no broker admits
+    assert provisioned("third", "two.example:4433", "websocket", by) == {"server"}
+    assert provisioned("fourth", "two.example:8883", "mqtt", by) == set()
+    assert provisioned("fifth", "two.example:4433", "websocket", by) == set()
+
+
 def test_a_kit_with_a_certificate_of_another_authority_stops(tmp_path: Path) -> None:
     found, other = laid(tmp_path, "synchronous"), laid(tmp_path / "other", "synchronous")
     (folder, data), theirs = found.sites[0], other.sites[0][0]

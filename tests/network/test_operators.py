@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import json
 import time
 from pathlib import Path
-from subprocess import DEVNULL
 
+import numpy as np
 import pytest
 
 import warm
@@ -103,8 +104,9 @@ def test_a_clock_that_is_slow_is_named_and_tried_again(tmp_path: Path) -> None:
 
 
 def test_log_lines_hold_nothing_of_private_rows(tmp_path: Path) -> None:
-    """Neither numbers of rounds nor what the data has spent, nor the words of an error in a file of
-    rows: `--log-format` writes what may leave the machine.
+    """Neither numbers of rounds nor what the data has spent, nor notices for its owner, nor words of
+    an error in a file of rows or in a study's own code: `--log-format` writes what may leave the
+    machine, where a journal keeps both streams.
     """
     study = study_of(tmp_path, "synchronous", ["budget.rounds=500"], clients=1)
     found, log = demo.lay_out(study, tmp_path / "out", scripted=False), tmp_path / "log"
@@ -112,10 +114,15 @@ def test_log_lines_hold_nothing_of_private_rows(tmp_path: Path) -> None:
         [*each, "--log-format", "json"] for each in demo.commands(found, scripted=False)
     )
     with log.open("ab") as file:
-        serving = warm.Popen(server, stdout=DEVNULL, stderr=file)
-    own = tmp_path / "site"
+        serving = warm.Popen(server, stdout=file, stderr=file)
+    own, table = tmp_path / "site", tmp_path / "uneven.csv"
+    with np.load(found.sites[0][1]) as held:
+        scaled = held["x"] * [1e5, 1, 1, 1, 1, 1]
+        rows = [",".join(map(str, (*x, y))) for x, y in zip(scaled, held["y"], strict=True)]
+    table.write_text("\n".join(["secret,b,c,d,e,f,label", *rows]))  # its owner gets a notice
+    site = [str(table) if each == str(found.sites[0][1]) else each for each in site]
     with own.open("ab") as file:
-        joined = warm.Popen([*site, "--epsilon-limit", "2.5"], stdout=DEVNULL, stderr=file)
+        joined = warm.Popen([*site, "--epsilon-limit", "2.5"], stdout=file, stderr=file)
         assert (joined.wait(60), serving.wait(60)) == (4, 4)
     for path, name in ((log, ""), (own, "site-0")):
         lines = [json.loads(each) for each in path.read_text().splitlines()]
@@ -127,11 +134,18 @@ def test_log_lines_hold_nothing_of_private_rows(tmp_path: Path) -> None:
     assert "site-0 is there" in log.read_text()
     assert "own budget or ledger does not allow it" in own.read_text()
     assert "epsilon" not in own.read_text()
-    rows = found.sites[0][1].with_suffix(".csv")
-    rows.write_text("a,label\nsecret,1\n")
-    refused = [str(each) if each != str(found.sites[0][1]) else str(rows) for each in site]
+    table.write_text("a,label\nsecret,1\n")
     text = tmp_path / "text"
-    again = ["text" if each == "json" else each for each in refused]
+    again = ["text" if each == "json" else each for each in site]
     assert status([*again, "--out", str(tmp_path / "again")], text) == 2
     assert "error Rounds site-0: DataError: " in text.read_text()
-    assert "secret" not in text.read_text()
+    kit_study = found.sites[0][0] / "study.toml"
+    code = "raise ValueError('secret')\n"
+    kit_study.with_name("broken.py").write_text(code)
+    kit_study.write_text(kit_study.read_text().replace('"logistic"', '"broken:Net"'))
+    with kit_study.with_name("agreement.toml").open("a") as file:  # whose last table is [modules]
+        file.write(f'broken = "{hashlib.sha256(code.encode()).hexdigest()}"\n')
+    good = [str(found.sites[0][1]) if each == str(table) else each for each in again]
+    assert status([*good, "--out", str(tmp_path / "again")], text) == 2
+    assert "error Rounds site-0: StudyError: " in text.read_text()
+    assert "secret" not in text.read_text() + own.read_text()

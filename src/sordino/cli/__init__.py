@@ -89,7 +89,9 @@ app.add_typer(ledger.app, name="ledger")
 
 STATUSES = ((StudyError, 2), (BudgetExceeded, 3), (CutShort, 4), (Interrupted, 130))
 PRIVATE = (DataError, BudgetExceeded, LedgerError)
-"""Errors whose messages may quote private rows, or tell what they have spent."""
+"""Errors whose messages may quote private rows, or tell what they have spent; of code that a study
+names nobody knows.
+"""
 DEBUG = "SORDINO_DEBUG"
 """The environment variable that lets an exception in code that a study names, or of the system,
 end with its traceback.
@@ -129,11 +131,17 @@ def main() -> None:
         text, status = failure or ("", 1)
         if log is None:
             say.people(f"sordino: {text}")
-        elif failure is None or isinstance(error, PRIVATE) or isinstance(error.__cause__, PRIVATE):
+        elif failure is None or _private(error):
             log.error(f"{type(error).__name__}: without --log-format the same command says more")
         else:
             log.error(text)
         sys.exit(status)
+
+
+def _private(error: BaseException) -> bool:
+    """Tell whether the words of an error may depend on private rows."""
+    causes = [each for each in (error, error.__cause__) if each is not None]
+    return any(isinstance(each, PRIVATE) or modules.raised(each) for each in causes)
 
 
 def _failure(error: BaseException) -> tuple[str, int] | None:

@@ -139,7 +139,6 @@ def join(
     as_json: AsJson = False,
 ) -> None:
     """Take part in a study with one's own data. Started again, it goes on."""
-    from sordino.data.notices import noticed
     from sordino.network import site
 
     options = site.JoinOptions(
@@ -152,11 +151,13 @@ def join(
         address=address,
     )
     if plan:
+        from sordino.data.notices import noticed
+
         with noticed(say.people):
             for line in site.promised(options):
                 say.result(line)
         return
-    with noticed(say.people), _shown(kit, log_format, log_level, quiet) as shown:
+    with _shown(kit, log_format, log_level, quiet) as shown:
         outcome = site.join(options, shown)
     _conclude(outcome, as_json)
 
@@ -356,13 +357,16 @@ def _names(kit: Path) -> tuple[str, str]:
 
 @contextmanager
 def _shown(kit: Path, form: Format | None, level: Level, quiet: bool) -> Iterator[Shown]:
-    """Progress and messages on a console; or log lines alone, errors of the command included."""
+    """Progress, messages and notices on a console; or log lines alone, errors of the command
+    included. That there is a notice depends on private rows, so that no line says it.
+    """
     from sordino.core.records import known
+    from sordino.data.notices import noticed
     from sordino.live.console import Running
     from sordino.network.status import Shown
 
     if form is None:
-        with closing(Running(quiet)) as progress:
+        with noticed(say.people), closing(Running(quiet)) as progress:
             log = log_to(say.people, level=level)
             yield Shown(row=progress.row, begin=progress.begin, log=log)
         return
@@ -382,10 +386,11 @@ def _conclude(outcome: Outcome, as_json: bool) -> None:
     from sordino.cli.run import concluded
     from sordino.network.frames import cut_short
 
-    concluded(outcome)
+    log = say.log.get()
+    concluded(outcome, told=log is None)  # what rows have spent, in a ledger of the data
     if as_json:
         say.machine(outcome)
     if cut_short(outcome.why):
         raise CutShort(outcome.why)
-    if (log := say.log.get()) is not None:
+    if log is not None:
         log.info(f"ended: {outcome.why}")

@@ -299,14 +299,16 @@ def examples(
         say.machine({"example": name, "path": str(target)})
 
 
-def concluded(outcome: Outcome) -> None:
-    """Write the report, and say how a run ended."""
+def concluded(outcome: Outcome, *, told: bool = True) -> None:
+    """Write the report, and say how a run ended, where that is to be ``told``."""
     from sordino.core import regimes
     from sordino.core.files import resumable
     from sordino.report import write
 
     with resumable(Path(outcome.run)):  # which writes the page of a run that has ended, too
         page = write(Path(outcome.run))
+    if not told:
+        return
     words, accuracy = regimes.vocabulary(outcome.regime), "-"
     if outcome.rmse is not None:
         words, accuracy = regimes.of_numbers(words), f"{outcome.rmse:.4g}"

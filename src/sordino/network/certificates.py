@@ -236,6 +236,12 @@ def of_site(certificate: x509.Certificate) -> bool:
     return list(use) == [ExtendedKeyUsageOID.CLIENT_AUTH]
 
 
+def listens_at(certificate: x509.Certificate, host: str) -> bool:
+    """Return whether the certificate of who listens is for this host."""
+    named = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return _hosts(host)[0] in named
+
+
 def refuse_expired(folder: Path, name: str, now: dt.datetime) -> None:
     """Refuse a certificate that has ended, or has not begun, with the remedy.
 

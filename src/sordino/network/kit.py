@@ -240,28 +240,39 @@ def _fill(
         _put(out / name, files | lists)
     for name, made in issued.items():
         serials[name] = [*serials.get(name, []), str(made.certificate.serial_number)]
-    kept = {f"{ISSUED}/{name}.pem": made.pem()[0] for name, made in issued.items()}
+    kept = {_kept(agreement, name): made.pem()[0] for name, made in issued.items()}
     kept[SERIALS] = tomli_w.dumps(serials).encode()
     return {**shared, **lists, **kept, "authority.key": key} if new else kept
 
 
 def keyed(authority: Path, agreement: Agreement, now: dt.datetime) -> list[str]:
     """Return who of an agreement has a certificate of this authority that can be used for it, and
-    so needs no new key. A server listens at the agreed host, and is one for whom it admits.
+    so needs no new key. Who listens needs one for the agreed host. Who connects is known by its
+    name alone, a server to a broker as well, so that another key would not make it another server.
     """
-    before, by = read_agreement(authority / AGREEMENT), _pair(authority)
+    before, by, listens = read_agreement(authority / AGREEMENT), _pair(authority), admits(agreement)
     revoked = certificates.read_revoked(authority, REVOKED, by.certificate)
-    listens = (agreement.host, admits(agreement)) == (before.host, admits(before))
     found = []
     for name in _known(agreement) & _serials(authority).keys():
-        if there(authority / ISSUED, f"{name}.pem"):
-            last = _certificate(authority, name)
+        if (kept := authority / _kept(agreement, name)).exists():
+            last = certificates.read_certificate(kept.parent, kept.name)
             usable = now < last.not_valid_after_utc and last.serial_number not in revoked
+            usable &= name != listens or certificates.listens_at(last, agreement.host)
         else:  # of a version that kept none
             usable = not revoked.intersection(map(int, _serials(authority)[name]))
-        if usable and (name not in (SERVER, BROKER) or listens):
+            same = admits(before) == listens and (name != listens or before.host == agreement.host)
+            usable &= name not in (SERVER, BROKER) or same
+        if usable:
             found.append(name)
     return sorted(found)
+
+
+def _kept(agreement: Agreement, name: str) -> str:
+    """Return where an authority keeps somebody's last certificate: a server's to a broker apart
+    from one to listen with.
+    """
+    folder = f"{ISSUED}/{BROKER}" if name == SERVER != admits(agreement) else ISSUED
+    return f"{folder}/{name}.pem"
 
 
 def _certificate(authority: Path | None, name: str) -> x509.Certificate:
@@ -304,7 +315,7 @@ def renew(authority: Path, name: str, out: Path, now: dt.datetime, host: str = "
         _put(out, _named(_file(name), made))
     serials = _serials(authority)
     serials[name] = [*serials.get(name, []), str(made.certificate.serial_number)]
-    kept = {f"{ISSUED}/{name}.pem": made.pem()[0], SERIALS: tomli_w.dumps(serials).encode()}
+    kept = {_kept(agreement, name): made.pem()[0], SERIALS: tomli_w.dumps(serials).encode()}
     _put(authority, kept)
 
 
@@ -390,5 +401,5 @@ def _put(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files into a folder; keys are for their owner alone."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
         replace_file(folder / name, content, mode=0o600 if name.endswith(".key") else 0o644)
