@@ -149,7 +149,7 @@ def test_a_ledger_put_back_from_a_copy_under_a_process_is_charged_no_more(
     place, copy = path.parent / "used", path.parent / "copy"
     place.mkdir()
     copy.mkdir()
-    path = shutil.move(path, place / path.name)
+    path = path.rename(place / path.name)
     with Ledger.open(path) as ledger:
         shutil.copy(path, copy)
         ledger.charge([charge("c", count=7)], FREE)
