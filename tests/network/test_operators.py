@@ -104,8 +104,8 @@ def test_a_clock_that_is_slow_is_named_and_tried_again(tmp_path: Path) -> None:
 
 
 def test_log_lines_hold_nothing_of_private_rows(tmp_path: Path) -> None:
-    """Neither numbers of rounds nor what the data has spent, nor notices for its owner, nor words of
-    an error in a file of rows or in a study's own code: `--log-format` writes what may leave the
+    """Neither numbers of rounds nor what the data has spent, nor notices for its owner, nor words
+    of an error in a file of rows or in a study's own code: `--log-format` writes what may leave the
     machine, where a journal keeps both streams.
     """
     study = study_of(tmp_path, "synchronous", ["budget.rounds=500"], clients=1)
