@@ -1,5 +1,8 @@
 """The command line in this process: a process of its own spends three seconds on imports for every
 command.
+
+A run ends with its page, and to lay out and write eight pictures takes longer than a small run:
+here they are put together only. ``sordino report`` has them whole.
 """
 
 from __future__ import annotations
@@ -7,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from sordino.cli import main
@@ -24,6 +29,15 @@ class Done:
     stdout: str
     stderr: str
     screen: str
+
+
+def _empty(drawn: object, label: str, *more: object) -> str:
+    return f'<svg role="img"><title>{label}</title></svg>\n'
+
+
+def unpainted() -> Any:
+    """A patch: pictures of pages without their content."""
+    return mock.patch("sordino.report.drawing.svg", _empty)
 
 
 class _Shown(io.StringIO):
@@ -44,11 +58,14 @@ def sordino(folder: Path, *arguments: str) -> Done:
     out, err = _Shown(screen), _Shown(screen)
     status: object = 0
     typed = mock.patch.object(sys, "argv", ["sordino", *arguments])
+    runs = arguments[:1] == ("run",)
+    pictures: AbstractContextManager[object] = unpainted() if runs else contextlib.nullcontext()
     with (
         contextlib.chdir(folder),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         typed,
+        pictures,
     ):
         try:
             main()

@@ -1,6 +1,7 @@
 """Does what a page says, in a process of its own: ``python -m player PAGE FOLDER WHEN``.
 
 WHEN is ``parse`` (nothing is run), ``quick`` (all but what is slow), ``nightly`` (all) or ``slow``.
+Pages of runs have their pictures at night.
 
 Blocks that are saved are saved; Python runs in one namespace, studies are planned, fragments of
 studies are checked by the schema, and the commands of ``sordino`` are run. Everything else that a
@@ -21,6 +22,7 @@ import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import typer.main
 
@@ -210,6 +212,8 @@ if __name__ == "__main__":
     os.chdir(folder)
     sys.path.insert(0, folder)
     setattr(runner, "play", here)  # noqa: B010
+    if when != "quick":
+        mock.patch.stopall()
     problems = play(page, when)
     sys.stdout.write("\n".join(problems))
     sys.exit(bool(problems))

@@ -194,7 +194,8 @@ def test_a_run_folder_tells_no_guess_of_a_row(case: str, tmp_path: Path, owners:
         place.mkdir()
         file = rows(place / "rows.csv", other=other, features="vertical" not in case)
         session.begin(study(place, case, file), place / "run", quiet, quiet)
-        write_report(place / "run")
+        if case in CHEAP:
+            write_report(place / "run")
         found.append(seen(contents(place / "run")))
         for key in (tmp_path / "keys").glob("*"):
             assert not any(key.read_bytes() in part for part in contents(place / "run"))

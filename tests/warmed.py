@@ -1,5 +1,5 @@
 """Two small runs, to the end: who imports this has imported and compiled what such a run needs, and
-so has each of its forks.
+so has each of its forks. Pages that forks write have no pictures.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from command import sordino
+from command import sordino, unpainted
 from federations import study_of
 from sordino.core import study as studies
 from sordino.regimes.synchronous.study import TEMPLATE
@@ -25,3 +25,5 @@ with tempfile.TemporaryDirectory() as name:
         done = sordino(folder, "run", *words, "--out", words[0][:5], "--quiet")
         if done.returncode:
             raise RuntimeError(done.stderr)
+
+unpainted().start()

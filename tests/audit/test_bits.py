@@ -39,7 +39,7 @@ from sordino.training.optimizer import Sgd
 from sordino.training.perexample import ClippedSum, MeanGradient
 from sordino.training.shared import Part, SummedClient
 
-TRIALS = 1000
+TRIALS = 400
 # one release at epsilon 0.13 for delta 1e-5: by its size, next to nothing is told
 SIGMA, CLIP = 30.0, 1.0
 FEATURES, CLASSES, N = 300, 10, 4

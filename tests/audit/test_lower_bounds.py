@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -29,6 +30,8 @@ from sordino.audit.bounds import (
 from sordino.base.errors import StudyError
 from sordino.mechanisms.response import RandomisedResponse
 from sordino.privacy import Gaussian, accountant
+
+NORMAL = NormalDist()
 
 # 1. Bounds of a share.
 
@@ -96,7 +99,7 @@ def test_scores_that_are_none_are_refused() -> None:
 
 def gaussian(mu: float) -> Callable[[float], float]:
     """b of a Gaussian release whose sensitivity is mu deviations."""
-    return lambda r: float(stats.norm.cdf(stats.norm.ppf(r) - mu))
+    return lambda r: NORMAL.cdf(NORMAL.inv_cdf(r) - mu) if 0.0 < r < 1.0 else r
 
 
 def against_gaussians(scores: Scores, coins: NDArray[np.bool_], *shares: float) -> OneRun:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import warm
+from sordino.api import auditing
 from sordino.audit import mechanisms
 from sordino.audit.mechanisms import Effort, sigma_of, subject
 from sordino.base.errors import Interrupted, StudyError
@@ -39,13 +41,19 @@ def audit(*arguments: str) -> int:
     return int(app(["audit", *arguments], standalone_mode=False) or 0)
 
 
-def test_all_rows_stand_in_one_table(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few mechanisms, and runs that are as short as they can be."""
     known = [each for each in mechanisms.subjects() if each.name in FEW_MECHANISMS]
     monkeypatch.setattr(mechanisms, "subjects", lambda: known)
+    short = {name: re.sub(r"\d+", "20", each) for name, each in auditing.SMALL.items()}
+    rounds = dict.fromkeys(("samples", "clients"), "budget.rounds=2")
+    monkeypatch.setattr(auditing, "SMALL", short | rounds)
+
+
+def test_all_rows_stand_in_one_table(capfd: pytest.CaptureFixture[str], few: None) -> None:
     arguments = ["study.toml", "--attack", "all", "--canaries", "500", "--json"]
-    assert audit(*arguments, "--set", "budget.rounds=5") == 0
+    assert audit(*arguments, "--set", "budget.rounds=5", "--set", "model.name=logistic") == 0
     output = capfd.readouterr()
     told = json.loads(output.out.splitlines()[-1])
     assert told["confidence"] == 0.95
@@ -59,10 +67,13 @@ def test_all_rows_stand_in_one_table(
     assert "the study's own examples, with canaries among them" in output.err
 
 
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_the_build_fails_where_a_lower_bound_of_anything_exceeds_its_ledger(
-    capfd: pytest.CaptureFixture[str],
+    whole: bool, capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
-    """Every mechanism, and a run for every unit, at 95 % for all rows together."""
+    """Every mechanism at night, and a run for every unit, at 95 % for all rows together."""
+    if not whole:
+        request.getfixturevalue("few")
     arguments = ["--attack", "all", "--canaries", "400", "--shadows", "4", "--jobs", "1", "--json"]
     assert audit(*arguments) == 0
     output = capfd.readouterr()

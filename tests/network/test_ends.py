@@ -66,10 +66,8 @@ def whole(found: Federation) -> str:
     ("minimum", "name"),
     [
         (1, "synchronous"),
-        (2, "synchronous"),
         (2, "asynchronous"),
         (1, "client"),
-        (1, "shared"),
         (2, "shared-client"),
     ],
 )

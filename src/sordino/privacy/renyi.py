@@ -200,13 +200,14 @@ _ROUNDING = 1e-14
 _SLACK = 1e-9
 
 
-def divergences(steps: Steps, orders: tuple[float, ...]) -> list[float]:
+@lru_cache(maxsize=1024)  # an audit asks for many deltas of the same steps
+def divergences(steps: Steps, orders: tuple[float, ...]) -> tuple[float, ...]:
     """The Rényi divergence of all steps together, at each order."""
     total = [0.0] * len(orders)
     for kind, count in steps:
         for i, value in enumerate(divergence(kind, orders)):
             total[i] += count * value
-    return total
+    return tuple(total)
 
 
 def divergence(kind: Kind, orders: tuple[float, ...]) -> tuple[float, ...]:

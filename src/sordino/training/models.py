@@ -79,7 +79,9 @@ def seeded_module(
         StudyError: naming the ``place`` in a study, if it makes none.
     """
     with own_code(), filled_memory():
-        torch.manual_seed(int(rng.integers(2**63)))
+        # torch.manual_seed would format the whole stack for each kind of device that is not there
+        cpu, everywhere = torch.default_generator.manual_seed, torch.manual_seed
+        (everywhere if torch.cuda.is_available() else cpu)(int(rng.integers(2**63)))
         try:
             module: object = make()
         except Exception as error:  # a user's factory may raise anything
