@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
 import sqlite3
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +19,7 @@ from unittest import mock
 import pytest
 
 from cases import CLIENT, METHODS, MORE, SAMPLE, study_of
+from sordino.base.errors import WorkerGone
 from sordino.clients.workers import Workers, workers
 from sordino.core import regimes
 from sordino.core.run import session
@@ -36,6 +43,9 @@ EACH = [
 """Rounds, late answers, whole clients, shared noise and arrivals; all others nightly."""
 
 
+NOW = mock.patch.object(session, "_now", return_value="2026-01-01T00:00:00+00:00")
+
+
 def nobody(_: object) -> None:
     """Listen to nothing."""
 
@@ -46,11 +56,17 @@ def play(folder: Path, name: str, group: Workers | None, row: Any = nobody) -> P
     with (
         mock.patch("secrets.token_hex", side_effect=lambda n: "0" * (2 * n)),
         mock.patch("secrets.token_bytes", side_effect=bytes),
-        mock.patch.object(session, "_now", return_value="2026-01-01T00:00:00+00:00"),
+        NOW,
         mock.patch.object(session, "time", SimpleNamespace(monotonic=lambda: 0.0)),
     ):
         session.begin(study_of(MANY[name], folder.parent), folder, row, nobody, build=build)
     return folder
+
+
+def goes_on(folder: Path) -> None:
+    """Go on with a run in one process."""
+    with mock.patch.object(session, "time", SimpleNamespace(monotonic=lambda: 0.0)), NOW:
+        session.resume(folder, nobody, nobody)
 
 
 def contents(folder: Path) -> dict[str, Any]:
@@ -85,3 +101,121 @@ def test_any_number_of_workers_gives_the_same_bytes(
     there = contents(play(tmp_path / "together", name, group))
     assert there.keys() == ALONE[name].keys()
     assert [key for key in there if there[key] != ALONE[name][key]] == []
+
+
+STUDY = """
+name = "killed"
+seed = 1
+data = { name = "digits", clients = 6 }
+model = { name = "logistic" }
+method = { name = "dp-sgd", learning_rate = 0.5, tau = 2 }
+budget = { rounds = 60 }
+execution = { checkpoint_every = 7 }
+[privacy]
+unit = "sample"
+epsilon = 8.0
+delta = 1e-3
+sampling_rate = 0.1
+accountant = "rdp"
+"""
+GONE = 10.0
+"""Seconds within which all processes of a run have ended, once one of them is killed."""
+
+
+def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start ``sordino run``."""
+    command = [sys.executable, "-m", "sordino", "run", *arguments, "--quiet"]
+    return subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+
+
+def children(process: int) -> list[int]:
+    """Return the processes that a process has started."""
+    found = Path(f"/proc/{process}/task/{process}/children")
+    return [int(each) for each in found.read_text().split()] if found.exists() else []
+
+
+def alive(process: int) -> bool:
+    """Tell whether a process is there and has not ended."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def rows(folder: Path) -> int:
+    """Return the rows of a run's log."""
+    log = folder / "rounds.jsonl"
+    return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+def charged(folder: Path) -> list[Any]:
+    """Return the entries of a ledger, but for what names the run."""
+    with closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger:
+        return ledger.execute("select unit, event, count, round from entries").fetchall()
+
+
+def test_a_run_whose_worker_is_killed_says_so_and_goes_on_to_the_same_bytes(
+    tmp_path: Path,
+) -> None:
+    name, killed = "dp-fedavg/haar", "worker 1 is gone: stopped by signal 9.*--resume"
+    with pytest.raises(WorkerGone, match=killed), workers(2) as group:  # noqa: PT012
+        assert group is not None
+        child = group.children[1].process
+        play(tmp_path / "run", name, group, lambda row: child.kill())
+    goes_on(tmp_path / "run")
+    assert contents(tmp_path / "run") == contents(play(tmp_path / "alone", name, None))
+
+
+def test_workers_end_with_the_run_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_text(STUDY)
+    run = started(tmp_path, "study.toml", "--out", "run", "--workers", "2")
+    while not rows(tmp_path / "run"):
+        assert run.poll() is None, run.communicate()[1]
+        time.sleep(0.05)
+    (worker,) = children(run.pid)
+    run.kill()
+    run.communicate()
+    until = time.monotonic() + GONE
+    while alive(worker):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.mark.nightly
+def test_thirty_kills_lose_nothing(tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_text(STUDY)
+    alone = started(tmp_path, "study.toml", "--out", "alone")
+    assert alone.wait() == 0
+    draw, kills, number = random.Random(0), 0, 0
+    while kills < 30:
+        number += 1
+        folder, resumed = tmp_path / f"run-{number}", False
+        while True:
+            count = str(draw.randint(1, 3))
+            given = ["--resume", folder.name] if resumed else ["study.toml", "--out", folder.name]
+            run = started(tmp_path, *given, "--workers", count)
+            before = rows(folder)
+            after, most = draw.uniform(0.0, 1.0), before + draw.randint(0, 30)
+            while run.poll() is None and rows(folder) < most:
+                time.sleep(0.01)
+            time.sleep(after)
+            family = [run.pid, *children(run.pid)]
+            victim = draw.choice(family)
+            if run.poll() is None:
+                os.kill(victim, signal.SIGKILL)
+                kills += 1
+            try:
+                _, said = run.communicate(timeout=GONE)
+            except subprocess.TimeoutExpired:
+                pytest.fail(f"{run.pid} hangs after {victim} was killed")
+            until = time.monotonic() + GONE
+            while any(map(alive, family)):
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            if run.returncode == 0:
+                break
+            assert victim == run.pid or "--resume" in said or not folder.exists()
+            resumed = folder.exists()
+        for file in ("rounds.jsonl", "model.safetensors", "metrics.json"):
+            assert (folder / file).read_bytes() == (tmp_path / "alone" / file).read_bytes()
+        assert charged(folder) == charged(tmp_path / "alone")

@@ -84,6 +84,10 @@ class CutShort(SordinoError):
     """A run between sites that ended before its time. Its folder is whole, and says why."""
 
 
+class WorkerGone(SordinoError):
+    """A worker of a run has ended before the run. What the run has saved is whole."""
+
+
 class Interrupted(SordinoError):
     """A command that was stopped; says how to go on."""
 

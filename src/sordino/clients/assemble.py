@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, Literal
 
 import msgspec
 import numpy as np
@@ -59,13 +59,18 @@ from sordino.privacy import LedgerSession
 from sordino.privacy.records import Records
 from sordino.training.client import Examples
 from sordino.training.dpsgd import PlainClient, PrivateClient
-from sordino.training.evaluate import Evaluator
+from sordino.training.evaluate import Counted, Evaluation, Evaluator
 from sordino.training.flat import Flat
 from sordino.training.models import digest_of
 from sordino.training.passes import Passes
 from sordino.training.perexample.clipping import summable
 
 Tensors = tuple[torch.Tensor, torch.Tensor]
+Rows = Literal["test", "validation"]
+Elsewhere = Callable[[Rows, Vector], tuple[int, Callable[[], list[Counted]]]]
+"""Lets workers evaluate a model (d,): in how many parts, the first of which is left, and what waits
+for all others.
+"""
 STEP = 2.0
 """Examples whose gradients take about as long as the rest of a local step, with its noise."""
 
@@ -128,6 +133,7 @@ class Assembly(Generic[H]):
         self.kernels = kernels_of(study, test, place)
         flat = self.kernels.flat
         self.evaluator = Evaluator(flat, loss_of(study))
+        self.elsewhere: Elsewhere | None = None
         self.classes, self.span = test.classes, test.span
         rows = placed(test.x, place), torch.from_numpy(test.y).to(place)
         hidden = study.pays_to_test
@@ -246,6 +252,12 @@ class Assembly(Generic[H]):
         """Return the kind of the simulation, which says what is charged for tasks."""
         return self.kind
 
+    @property
+    def shared(self) -> Shared:
+        """Return what workers need."""
+        alike = len(self.units) > 1 and len(set(self.units)) == 1
+        return Shared(self.entropy, self.units[0] if alike else "")
+
     def work(self, client: int, task: Request) -> float:
         """Return how much work a task is, in examples: by it a cohort is divided among workers."""
         steps = task.steps if isinstance(task, Train) else 1
@@ -304,8 +316,7 @@ class Assembly(Generic[H]):
             method=study.method.name,
             charge_key_prefix=self.key_prefix,
             continuous=self.continuous,
-            shared=Shared.of(self.entropy, self.units),
-            work=self.work,
+            objects=self,
         )
         return PreparedRun(
             study=study,
@@ -346,7 +357,7 @@ class Assembly(Generic[H]):
 
         def right(weights: Vector) -> int:
             self._load(weights)
-            return round(self.evaluator(x, y, private=True).accuracy * len(y))
+            return sum(right for right, _, _ in self.evaluator.counted(x, y, private=True))
 
         return PaidEvaluation(
             right=right,
@@ -370,15 +381,32 @@ class Assembly(Generic[H]):
         self._load(weights)
         row = {}
         if len(self.test[1]):
-            seen = self.evaluator(*self.test)
+            seen = self._seen("test", weights)
             if self.span is None:
                 row = {"accuracy": seen.accuracy, "loss": seen.loss}
             else:  # the loss is half the squared error in units of half the range
                 half = (self.span[1] - self.span[0]) / 2
                 row = {"rmse": half * math.sqrt(2 * seen.loss), "loss": seen.loss}
         if len(self.validation[1]) and self.span is None:
-            row["validation"] = self.evaluator(*self.validation).accuracy
+            row["validation"] = self._seen("validation", weights).accuracy
         return row if paid is None else {**row, **paid(weights)}
+
+    def _seen(self, rows: Rows, weights: Vector) -> Evaluation:
+        """Evaluate a model (d,) that is loaded on public rows, with the help of workers."""
+        if self.elsewhere is None:
+            return Evaluation.of(self.counted(rows, 0, 1))
+        parts, rest = self.elsewhere(rows, weights)
+        own = self.counted(rows, 0, parts)
+        return Evaluation.of([*own, *rest()])
+
+    def counted(
+        self, rows: Rows, part: int, parts: int, weights: Vector | None = None
+    ) -> list[Counted]:
+        """Count a part of the batches of public rows, for the model (d,) or the one at hand."""
+        if weights is not None:
+            self._load(weights)
+        x, y = self.test if rows == "test" else self.validation
+        return self.evaluator.counted(x, y, part, parts)
 
     def metrics(self, weights: Vector) -> Metrics | None:
         """Return how good a model is on public test rows; None where there are none."""
@@ -387,7 +415,7 @@ class Assembly(Generic[H]):
             return None
         self._load(weights)
         scores, labels = self.evaluator.scores(x).numpy(), y.cpu().numpy()
-        loss = self.evaluator(x, y).loss
+        loss = Evaluation.of(self.counted("test", 0, 1)).loss
         if self.span is not None:
             found = of_numbers(scores, labels, self.span, loss=loss)
         else:

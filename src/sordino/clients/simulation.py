@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -51,6 +51,9 @@ from sordino.privacy import Event as Fact
 from sordino.training.client import Client
 from sordino.training.passes import place_of
 from sordino.training.plausible import Length, bearable
+
+if TYPE_CHECKING:
+    from sordino.clients.assemble import Assembly
 
 
 class TrainingState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -140,11 +143,6 @@ class Shared:
     entropy: Entropy
     unit: str = ""
 
-    @classmethod
-    def of(cls, entropy: Entropy, units: Sequence[str]) -> Self:
-        """Return what is common to clients of these units."""
-        return cls(entropy, units[0] if len(units) > 1 and len(set(units)) == 1 else "")
-
     def units(self, clients: int) -> list[str]:
         """Return the unit of each client."""
         return [self.unit] * clients if self.unit else [f"client:{i}" for i in range(clients)]
@@ -180,8 +178,7 @@ class Simulation(ServerSide[S], SiteSide[S]):
         method: the method's name, for the ledger.
         charge_key_prefix: run and environment, part of every charge's key.
         continuous: whether tasks follow each other without a moment at which nobody works.
-        shared: what other processes need that let some of the clients work.
-        work: how much work a client has with a task, in examples.
+        objects: what its clients were made of, for workers.
         kernel: what plays it.
     """
 
@@ -198,8 +195,7 @@ class Simulation(ServerSide[S], SiteSide[S]):
     method: str
     charge_key_prefix: str
     continuous: bool = False
-    shared: Shared | None = None
-    work: Callable[[int, Request], float] = lambda client, task: 1.0
+    objects: Assembly[Any] | None = None
     kernel: Callable[..., Kernel[Any]] = Kernel
     why: str = "local steps"
     task: ClassVar[type[Train] | type[Compute]] = Train

@@ -59,18 +59,20 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 import numpy as np
+import torch
+from torch import distributed
 
 from sordino.base import modules
 from sordino.base.entropy import Seeded, System
-from sordino.base.errors import CutShort, SordinoError, StudyError
+from sordino.base.errors import SordinoError, StudyError, WorkerGone
 from sordino.base.message import (
     Compute,
     Contribution,
@@ -79,11 +81,16 @@ from sordino.base.message import (
     Train,
     TrainInOrder,
     Update,
+    Vector,
     decode_vector,
     encode_vector,
 )
 from sordino.base.processes import Child, calling, start, stop, why
 from sordino.base.settings import tune
+from sordino.clients.assemble import Rows
+from sordino.clients.division import federation
+from sordino.clients.regime import of
+from sordino.clients.simulation import Shared, Simulation
 from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.effect import Request, Said
@@ -93,9 +100,7 @@ from sordino.core.run.environment import environment
 from sordino.core.study.base import Study
 from sordino.core.world import Flight, KernelSnapshot, RunListener, S
 from sordino.privacy import PackedPermit
-
-if TYPE_CHECKING:
-    from sordino.clients.simulation import Simulation
+from sordino.training.evaluate import Counted
 
 LAUNCHED = "TORCHELASTIC_RUN_ID"
 """The environment variable that torchrun sets."""
@@ -152,6 +157,13 @@ class Work(msgspec.Struct, frozen=True, tag=True):
     calls: tuple[Call, ...]
 
 
+class Measure(msgspec.Struct, frozen=True, tag=True):
+    """To workers: evaluate a model (d,) on a part of the test or validation rows."""
+
+    rows: Rows
+    weights: Vector
+
+
 class End(msgspec.Struct, frozen=True, tag=True):
     """To workers: there is nothing more to do."""
 
@@ -163,6 +175,13 @@ class Answers(msgspec.Struct, frozen=True, tag=True):
     said: tuple[Update | Contribution | Masked | Gradient, ...]
 
 
+class Measured(msgspec.Struct, frozen=True, tag=True):
+    """From a worker: the batches of its part."""
+
+    rank: int
+    batches: tuple[Counted, ...]
+
+
 class Failed(msgspec.Struct, frozen=True, tag=True):
     """From a worker: it cannot go on, and why; ``study`` says whether the input is at fault."""
 
@@ -170,28 +189,23 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     study: bool
 
 
+Order = Load | Prepare | Work | Measure
 _encoder = msgspec.msgpack.Encoder(enc_hook=encode_vector)
-_orders: Any = msgspec.msgpack.Decoder(Load | Prepare | Work | End, dec_hook=decode_vector)
-_reports: Any = msgspec.msgpack.Decoder(Answers | Failed, dec_hook=decode_vector)
+_orders: Any = msgspec.msgpack.Decoder(Order | End, dec_hook=decode_vector)
+_reports: Any = msgspec.msgpack.Decoder(Answers | Measured | Failed, dec_hook=decode_vector)
 
 
-def _send(message: Any, to: int) -> None:
-    import torch
-    from torch import distributed
-
+def _send(group: Any, message: Any, to: int) -> None:
     data = torch.frombuffer(bytearray(_encoder.encode(message)), dtype=torch.uint8)
-    distributed.send(torch.tensor([len(data)]), to)
-    distributed.send(data, to)
+    group.send([torch.tensor([len(data)])], to, 0).wait()
+    group.send([data], to, 0).wait()
 
 
-def _receive(decoder: Any, source: int) -> Any:
-    import torch
-    from torch import distributed
-
+def _receive(group: Any, decoder: Any, source: int) -> Any:
     length = torch.empty(1, dtype=torch.int64)
-    distributed.recv(length, source)
+    group.recv([length], source, 0).wait()
     data = torch.empty(int(length), dtype=torch.uint8)
-    distributed.recv(data, source)
+    group.recv([data], source, 0).wait()
     return decoder.decode(data.numpy().data)
 
 
@@ -200,18 +214,19 @@ class Workers:
 
     Attributes:
         size: processes, this one included.
+        children: the workers that this process has started, by number.
         gone: which worker is gone or has failed, and why; None while all is well.
     """
 
-    def __init__(self, size: int, children: dict[int, Child]) -> None:
-        self.size = size
+    def __init__(self, group: Any, children: dict[int, Child]) -> None:
+        self._group, self.size = group, group.size()
         self.gone: SordinoError | None = None
-        self._children, self._loaded, self._ending = children, False, False
-        self._inbox: queue.SimpleQueue[Answers | None] = queue.SimpleQueue()
+        self.children, self._loaded, self._ending = children, False, False
+        self._inbox: queue.SimpleQueue[Answers | Measured | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = [
             threading.Thread(target=self._listen, args=(rank,), daemon=True)
-            for rank in range(1, size)
+            for rank in range(1, self.size)
         ]
         for each in self._threads:
             each.start()
@@ -224,8 +239,6 @@ class Workers:
         Raises:
             StudyError: of a regime whose runs are one process.
         """
-        from sordino.clients.simulation import Simulation
-
         if not self._loaded:  # they read the data while this process does
             beside = modules.beside()
             place = None if beside is None else str(beside)
@@ -244,8 +257,8 @@ class Workers:
 
     def prepare(self, study: Study, simulation: Simulation[Any]) -> None:
         """Let workers hold the clients of a calibrated study."""
-        shared = simulation.shared
-        assert shared is not None
+        assert simulation.objects is not None
+        shared = simulation.objects.shared
         self._loaded = False  # the next run has other data
         root: Any = shared.entropy
         seeded = isinstance(root, Seeded)
@@ -260,7 +273,7 @@ class Workers:
             )
         )
 
-    def tell(self, message: Load | Prepare | End) -> None:
+    def tell(self, message: Load | Prepare | Measure | End) -> None:
         """Send all workers a message."""
         for rank in range(1, self.size):
             self.send(message, rank)
@@ -268,14 +281,14 @@ class Workers:
     def send(self, message: Any, rank: int) -> None:
         """Send a worker a message."""
         try:
-            _send(message, rank)
+            _send(self._group, message, rank)
         except RuntimeError:
             if not self._ending:
                 self._lose(rank)
                 self.check()
 
-    def take(self, *, wait: bool) -> Answers | None:
-        """Return answers of a worker; None if there are none yet and nobody waits for them.
+    def take(self, *, wait: bool) -> Answers | Measured | None:
+        """Return what a worker has found; None if nothing yet and nobody waits for it.
 
         Raises:
             SordinoError: if a worker is gone.
@@ -297,31 +310,31 @@ class Workers:
         """End all workers."""
         self._ending = True
         self.tell(End())
-        stop(list(self._children.values()), within=FAREWELL, ask=False)
+        stop(list(self.children.values()), within=FAREWELL, ask=False)
         for each in self._threads:
             each.join(FAREWELL)
 
     def _listen(self, rank: int) -> None:
         while True:
             try:
-                message = _receive(_reports, rank)
+                message = _receive(self._group, _reports, rank)
             except RuntimeError:
                 if not self._ending:
                     self._lose(rank)
                 return
             if isinstance(message, Failed):
-                kind = StudyError if message.study else CutShort
+                kind = StudyError if message.study else WorkerGone
                 self._stop(kind(f"worker {rank}: {message.why}"))
             else:
                 self._inbox.put(message)
 
     def _lose(self, rank: int) -> None:
         found = None
-        if (child := self._children.get(rank)) is not None:
-            with suppress(subprocess.TimeoutExpired):
+        if (child := self.children.get(rank)) is not None:
+            with suppress(subprocess.TimeoutExpired, ValueError):  # it is being closed
                 child.process.wait(FAREWELL)
                 found = why(child)
-        self._stop(CutShort(f"worker {rank} is gone: {found or 'its connection is closed'}"))
+        self._stop(WorkerGone(f"worker {rank} is gone: {found or 'its connection is closed'}"))
 
     def _stop(self, failure: SordinoError) -> None:
         """End the run, whatever it is doing."""
@@ -342,7 +355,7 @@ def workers(count: int | None) -> Iterator[Workers | None]:
 
     Raises:
         StudyError: for less than one, or where torchrun says how many there are.
-        CutShort: in place of an interruption, if a worker is gone; says how to go on.
+        WorkerGone: in place of an interruption, if a worker is gone; says how to go on.
     """
     if count is not None and count < 1:
         raise StudyError(f"--workers must be at least 1; got {count}")
@@ -353,65 +366,54 @@ def workers(count: int | None) -> Iterator[Workers | None]:
     if size == 1:
         yield None
         return
-    group: Workers | None = None
-    with _met(size, launched is not None) as children:
-        group = Workers(size, children)
+    with _met(size, launched is not None) as found:
         try:
-            yield group
-        except (KeyboardInterrupt, CutShort) as stopped:
-            if group.gone is None:
+            yield found
+        except (KeyboardInterrupt, SordinoError) as stopped:
+            if found.gone is None:
                 raise
             notes = " ".join(getattr(stopped, "__notes__", ()))
-            raise type(group.gone)(f"{group.gone}. {notes}".rstrip()) from None
-        finally:
-            group.close()
+            raise type(found.gone)(f"{found.gone}. {notes}".rstrip()) from None
 
 
 @contextmanager
-def _met(size: int, launched: bool) -> Iterator[dict[int, Child]]:
-    """Let the processes of a group meet; yield those that this one has started, by number.
+def _met(size: int, launched: bool) -> Iterator[Workers]:
+    """Let the processes of a group meet, and end all others at last.
 
     A process that torchrun has started as a worker ends here, with the run.
     """
-    from torch import distributed
-
     if launched:
-        distributed.init_process_group("gloo", timeout=NOBODY)
-        if distributed.get_rank():
-            serve()
-        try:
-            yield {}
-        finally:
-            distributed.destroy_process_group()
+        store, rank, size = next(distributed.rendezvous("env://"))
+        group = _group(store, rank, size)
+        if rank:
+            serve(group)
+        with closing(Workers(group, {})) as found:
+            yield found
         return
     children: dict[int, Child] = {}
     with tempfile.TemporaryDirectory(prefix="sordino-") as folder:
-        place = Path(folder) / "meeting"
+        place = str(Path(folder) / "meeting")
         try:
             for rank in range(1, size):
-                call = f"sordino.clients.workers:join({str(place)!r}, {rank}, {size})"
+                call = f"sordino.clients.workers:join({place!r}, {rank}, {size})"
                 children[rank] = start(calling(call))
-            _join(place, 0, size)
-            yield children
+            with closing(Workers(_here(place, 0, size), children)) as found:
+                yield found
         finally:
-            if distributed.is_initialized():
-                distributed.destroy_process_group()
             stop(list(children.values()), within=0.0)
 
 
-def _join(place: Path, rank: int, size: int) -> None:
+def _here(place: str, rank: int, size: int) -> Any:
     """Meet the other processes of this machine through a file."""
-    from torch import distributed
-
-    store: Any = distributed
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    distributed.init_process_group(
-        "gloo",
-        store=store.FileStore(str(place), size),
-        rank=rank,
-        world_size=size,
-        timeout=NOBODY,
-    )
+    store: Any = distributed
+    return _group(store.FileStore(place, size), rank, size)
+
+
+def _group(store: Any, rank: int, size: int) -> Any:
+    """Meet the processes that use the same store; a group of our own, for the user may have one."""
+    made: Any = distributed
+    return made.ProcessGroupGloo(store, rank, size, NOBODY)
 
 
 class SpreadKernel(Kernel[S]):
@@ -436,6 +438,10 @@ class SpreadKernel(Kernel[S]):
         self._loads = [0.0] * workers.size
         self._given: dict[tuple[int, int], tuple[int, float]] = {}
         workers.prepare(study, world)
+        objects = world.objects
+        assert objects is not None
+        self._expected, objects.elsewhere = objects.work, self._evaluate
+        self._batches: dict[int, tuple[Counted, ...]] = {}
 
     def push(self, time: float, site: int = 0, number: int = 0, tag: str = "") -> None:
         super().push(time, site, number, tag)
@@ -461,11 +467,33 @@ class SpreadKernel(Kernel[S]):
         while key not in self._said:
             if key in self._mine:
                 self._work(key)
-            elif (found := self._workers.take(wait=not self._mine)) is not None:
-                self._said.update(zip(found.calls, found.said, strict=True))
-            elif self._mine:
+            elif not self._heard(wait=not self._mine):
                 self._work(next(iter(self._mine)))
         return self._said.pop(key)
+
+    def _heard(self, *, wait: bool) -> bool:
+        """Take in what a worker has found, if anything."""
+        match self._workers.take(wait=wait):
+            case Answers(calls, said):
+                self._said.update(zip(calls, said, strict=True))
+            case Measured(rank, batches):
+                self._batches[rank] = batches
+            case None:
+                return False
+        return True
+
+    def _evaluate(self, rows: Rows, weights: Vector) -> tuple[int, Callable[[], list[Counted]]]:
+        """Let workers evaluate their parts of the rows."""
+        self._workers.tell(Measure(rows, weights))
+
+        def rest() -> list[Counted]:
+            while len(self._batches) < self._workers.size - 1:
+                self._heard(wait=True)
+            found = [each for _, batches in sorted(self._batches.items()) for each in batches]
+            self._batches.clear()
+            return found
+
+        return self._workers.size, rest
 
     def _work(self, key: tuple[int, int]) -> None:
         del self._mine[key]
@@ -478,7 +506,7 @@ class SpreadKernel(Kernel[S]):
         if not due:
             return
         self._waiting = [each for each in self._waiting if not (alarm is None or each < alarm)]
-        sized = [(self.world.work(each[2], self.tasks[each[2]]), each) for each in due]
+        sized = [(self._expected(each[2], self.tasks[each[2]]), each) for each in due]
         shares: list[list[Flight]] = [[] for _ in self._loads]
         lightest = [(load, rank) for rank, load in enumerate(self._loads)]
         heapq.heapify(lightest)
@@ -536,18 +564,17 @@ def join(place: str, rank: int, size: int) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for process 0, which ends this one
     if os.getppid() != parent:
         os._exit(1)
-    _join(Path(place), rank, size)
-    serve()
+    serve(_here(place, rank, size))
 
 
-def serve() -> NoReturn:
+def serve(group: Any) -> NoReturn:
     """Answer process 0 until it says that the run is over, or is gone."""
-    orders: queue.SimpleQueue[Load | Prepare | Work] = queue.SimpleQueue()
+    orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
 
     def listen() -> None:
         while True:
             try:
-                order = _receive(_orders, 0)
+                order = _receive(group, _orders, 0)
             except RuntimeError:
                 os._exit(1)  # nothing of a worker outlives the run
             if isinstance(order, End):
@@ -555,19 +582,21 @@ def serve() -> NoReturn:
             orders.put(order)
 
     threading.Thread(target=listen, daemon=True).start()
-    worker = Worker()
+    worker = Worker(group.rank(), group.size())
     while True:
         try:
             if (found := worker.carry_out(orders.get())) is not None:
-                _send(found, 0)
+                _send(group, found, 0)
         except SordinoError as error:
-            _send(Failed(f"{socket.gethostname()}: {error}", isinstance(error, StudyError)), 0)
+            _send(
+                group, Failed(f"{socket.gethostname()}: {error}", isinstance(error, StudyError)), 0
+            )
         except Exception as error:  # of code that a study names, or of the system
             said = modules.raised(error)
             if said is None:
                 traceback.print_exc(file=sys.stderr)
             why = said or f"{type(error).__name__}: {error}"
-            _send(Failed(f"{socket.gethostname()}: {why}", said is not None), 0)
+            _send(group, Failed(f"{socket.gethostname()}: {why}", said is not None), 0)
 
 
 @dataclass
@@ -575,16 +604,19 @@ class Worker:
     """Clients of a study, in a process that answers for them.
 
     Attributes:
+        rank, size: its number, and how many processes there are.
         held: the data, until it has become clients.
+        objects: what the clients were made of.
         clients: in the order of their numbers.
-        answered: how one of them works.
     """
 
+    rank: int
+    size: int
     held: Any = None
+    objects: Any = None
     clients: Sequence[Any] = ()
-    answered: Callable[..., Any] | None = None
 
-    def carry_out(self, order: Load | Prepare | Work) -> Answers | None:
+    def carry_out(self, order: Order) -> Answers | Measured | None:
         """Do what process 0 asks for.
 
         Raises:
@@ -592,20 +624,18 @@ class Worker:
         """
         match order:
             case Load(text, beside):
-                from sordino.clients.division import federation
-
                 study: Any = _study(text, beside)
                 self.held = federation(study)
             case Prepare():
                 self._prepare(order)
             case Work(tasks, permits, calls):
                 return self._work(tasks, [each.permit() for each in permits], calls)
+            case Measure(rows, weights):
+                batches = self.objects.counted(rows, self.rank, self.size, weights)
+                return Measured(self.rank, tuple(batches))
         return None
 
     def _prepare(self, asked: Prepare) -> None:
-        from sordino.clients.regime import of
-        from sordino.clients.simulation import Shared
-
         study: Any = _study(asked.study, None)
         here = msgspec.json.decode(msgspec.json.encode(environment(study)))
         differing = [
@@ -618,19 +648,16 @@ class Worker:
                 f"all processes of a run need the same environment: {'; '.join(differing)}"
             )
         root = System(asked.key) if asked.key else Seeded(asked.seed, asked.run)
-        objects = of(study).assembly(
+        self.objects = of(study).assembly(
             of(study), study, self.held, Path(), asked.run, shared=Shared(root, asked.unit)
         )
-        self.held = None
-        self.clients, self.answered = objects.clients(), objects.kind.answered
+        self.held, self.clients = None, self.objects.clients()
         tune()
 
     def _work(self, tasks: Sequence[Any], permits: Sequence[Any], calls: Sequence[Call]) -> Answers:
-        assert self.answered is not None
+        answered: Callable[..., Any] = self.objects.kind.answered
         said = [
-            self.answered(
-                self.clients[each.site], tasks[each.task], [permits[i] for i in each.permits]
-            )
+            answered(self.clients[each.site], tasks[each.task], [permits[i] for i in each.permits])
             for each in calls
         ]
         return Answers(tuple((each.site, each.number) for each in calls), tuple(said))

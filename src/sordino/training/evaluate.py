@@ -7,8 +7,9 @@ alone. Batches of 200 keep the activations of the papers' networks within the ca
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ from sordino.training.graph import scores_of
 from sordino.training.loss import Loss
 from sordino.training.perexample.plan import Plan, compiled
 
+Counted = tuple[int, float, int]
+"""Of a batch: right answers, the sum of the loss, rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
@@ -26,6 +30,14 @@ class Evaluation:
 
     accuracy: float
     loss: float
+
+    @classmethod
+    def of(cls, batches: Sequence[Counted]) -> Self:
+        """Add up all batches of a set of rows, in their order."""
+        right, total, rows = 0, 0.0, 0
+        for correct, loss, size in batches:
+            right, total, rows = right + correct, total + loss, rows + size
+        return cls(right / rows, total / rows)
 
 
 class Evaluator:
@@ -36,20 +48,30 @@ class Evaluator:
         self._plans: dict[tuple[int, ...], Plan | None] = {}
 
     def __call__(self, x: Tensor, y: Tensor, *, private: bool = False) -> Evaluation:
-        """Accuracy and mean loss on examples x (n, ...), bytes or model input, labels y (n,).
+        """Accuracy and mean loss on examples; see :meth:`counted`."""
+        return Evaluation.of(self.counted(x, y, private=private))
 
-        Where they are ``private``, the module sees one at a time; one that it fails on has no
-        scores.
+    def counted(
+        self, x: Tensor, y: Tensor, part: int = 0, parts: int = 1, *, private: bool = False
+    ) -> list[Counted]:
+        """Count the batches of examples x (n, ...), bytes or model input, with labels y (n,).
+
+        Args:
+            part, parts: which part of the batches, from 0, and how many parts there are.
+            private: whether the module sees one example at a time; one that it fails on has no
+                scores.
         """
-        right, total = 0, 0.0
+        starts = range(0, len(x), self._batch)
+        first, last = (len(starts) * each // parts for each in (part, part + 1))
+        found = []
         with torch.no_grad():
             forward = self._forward(model_input(x[:1]), private)
-            for start in range(0, len(x), self._batch):
+            for start in starts[first:last]:
                 labels = y[start : start + self._batch]
                 scores = forward(model_input(x[start : start + self._batch]))
-                right += int((scores.argmax(1) == labels).sum())
-                total += float(self._loss(scores, labels).sum())
-        return Evaluation(right / len(x), total / len(x))
+                right = int((scores.argmax(1) == labels).sum())
+                found.append((right, float(self._loss(scores, labels).sum()), len(labels)))
+        return found
 
     def scores(self, x: Tensor) -> Tensor:
         """Scores (n, classes), on a processor, of examples x (n, ...), bytes or model input."""
