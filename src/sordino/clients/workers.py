@@ -57,6 +57,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -106,6 +107,9 @@ LAUNCHED = "TORCHELASTIC_RUN_ID"
 """The environment variable that torchrun sets."""
 NOBODY = dt.timedelta(days=20)
 """How long a process may have nothing to say: longer than any round."""
+MEETING = dt.timedelta(seconds=10)
+"""How long processes of one machine wait for each other, once all have started."""
+PAUSE = 0.02  # seconds between two looks
 FAREWELL = 5.0
 """Seconds that workers have to end."""
 
@@ -197,15 +201,15 @@ _reports: Any = msgspec.msgpack.Decoder(Answers | Measured | Failed, dec_hook=de
 
 def _send(group: Any, message: Any, to: int) -> None:
     data = torch.frombuffer(bytearray(_encoder.encode(message)), dtype=torch.uint8)
-    group.send([torch.tensor([len(data)])], to, 0).wait()
-    group.send([data], to, 0).wait()
+    group.send([torch.tensor([len(data)])], to, 0).wait(NOBODY)
+    group.send([data], to, 0).wait(NOBODY)
 
 
 def _receive(group: Any, decoder: Any, source: int) -> Any:
     length = torch.empty(1, dtype=torch.int64)
-    group.recv([length], source, 0).wait()
+    group.recv([length], source, 0).wait(NOBODY)
     data = torch.empty(int(length), dtype=torch.uint8)
-    group.recv([data], source, 0).wait()
+    group.recv([data], source, 0).wait(NOBODY)
     return decoder.decode(data.numpy().data)
 
 
@@ -383,8 +387,9 @@ def _met(size: int, launched: bool) -> Iterator[Workers]:
     A process that torchrun has started as a worker ends here, with the run.
     """
     if launched:
-        store, rank, size = next(distributed.rendezvous("env://"))
-        group = _group(store, rank, size)
+        meet: Any = distributed
+        store, rank, size = next(meet.rendezvous("env://"))
+        group = _group(store, rank, size, NOBODY)
         if rank:
             serve(group)
         with closing(Workers(group, {})) as found:
@@ -395,8 +400,13 @@ def _met(size: int, launched: bool) -> Iterator[Workers]:
         place = str(Path(folder) / "meeting")
         try:
             for rank in range(1, size):
-                call = f"sordino.clients.workers:join({place!r}, {rank}, {size})"
+                call = f"sordino.clients.workers:join({place!r}, {rank}, {size}, {os.getpid()})"
                 children[rank] = start(calling(call))
+            for rank, child in children.items():
+                while not Path(f"{place}-{rank}").exists():
+                    if child.process.poll() is not None:
+                        raise WorkerGone(f"worker {rank} has not started: {why(child)}")
+                    time.sleep(PAUSE)
             with closing(Workers(_here(place, 0, size), children)) as found:
                 yield found
         finally:
@@ -407,13 +417,16 @@ def _here(place: str, rank: int, size: int) -> Any:
     """Meet the other processes of this machine through a file."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     store: Any = distributed
-    return _group(store.FileStore(place, size), rank, size)
+    try:
+        return _group(store.FileStore(place, size), rank, size, MEETING)
+    except RuntimeError as error:
+        raise WorkerGone(f"the {size} processes of this run have not met: {error}") from error
 
 
-def _group(store: Any, rank: int, size: int) -> Any:
+def _group(store: Any, rank: int, size: int, within: dt.timedelta) -> Any:
     """Meet the processes that use the same store; a group of our own, for the user may have one."""
     made: Any = distributed
-    return made.ProcessGroupGloo(store, rank, size, NOBODY)
+    return made.ProcessGroupGloo(store, rank, size, within)
 
 
 class SpreadKernel(Kernel[S]):
@@ -557,13 +570,13 @@ def _identity(task: Request) -> tuple[Any, ...]:
 # A worker's side.
 
 
-def join(place: str, rank: int, size: int) -> NoReturn:
+def join(place: str, rank: int, size: int, parent: int) -> NoReturn:
     """Be a worker of a process of this machine, which ends with it."""
-    parent = os.getppid()
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for process 0, which ends this one
     if os.getppid() != parent:
         os._exit(1)
+    Path(f"{place}-{rank}").touch()
     serve(_here(place, rank, size))
 
 
@@ -588,9 +601,8 @@ def serve(group: Any) -> NoReturn:
             if (found := worker.carry_out(orders.get())) is not None:
                 _send(group, found, 0)
         except SordinoError as error:
-            _send(
-                group, Failed(f"{socket.gethostname()}: {error}", isinstance(error, StudyError)), 0
-            )
+            study = isinstance(error, StudyError)
+            _send(group, Failed(f"{socket.gethostname()}: {error}", study), 0)
         except Exception as error:  # of code that a study names, or of the system
             said = modules.raised(error)
             if said is None:
