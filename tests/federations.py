@@ -82,6 +82,7 @@ STUDIES |= {
     "passes": STUDIES["synchronous"].replace(
         "sampling_rate = 0.2", 'sampling = "passes"\nbatches = 3'
     ),
+    "edges in passes": STUDIES["asynchronous"].replace("[budget]", 'sampling = "passes"\n[budget]'),
     "shared": STUDIES["synchronous"]
     .replace("tau = 2", "tau = 1")
     .replace("[budget]", 'noise = "shared"\n[budget]'),

@@ -27,6 +27,7 @@ OWN = {
     "synchronous": "Everything that this site sends is (epsilon = ",
     "passes": "Everything that this site sends is (epsilon = ",
     "asynchronous": "Everything that this site sends is (epsilon = ",
+    "edges in passes": "Everything that this site sends is (epsilon = ",
     "shared": "Every opened sum that this site has a part in is (epsilon = ",
     "shared-client": "Every opened sum that this site has a part in is (epsilon = ",
     "client": "Everything that the aggregator publishes of this site's updates is (epsilon = ",

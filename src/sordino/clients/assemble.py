@@ -199,15 +199,15 @@ class Assembly(Generic[H]):
                         "sampling_rate": self.rates[index],
                         "kernels": self.kernels,
                         "entropy": self.entropy,
-                        **self._ordered(part),
+                        **self._ordered(index, part),
                     },
                 )
             )
         return clients
 
-    def _ordered(self, part: Dataset) -> dict[str, Passes]:
+    def _ordered(self, index: int, part: Dataset) -> dict[str, Passes]:
         """Return the order of a client's batches, where there is one."""
-        if (batches := self.study.batches) is None:
+        if (batches := self.regime.passes(self.study, self.sizes)[index]) is None:
             return {}
         rows = self.study.rows_at_once
         who = None if rows == 1 or part.people is None else part.people[:, 0]

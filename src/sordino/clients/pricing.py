@@ -45,6 +45,7 @@ def schedule(
     stages: tuple[tuple[float, int], ...],
     release: Callable[[float], Event] | None = None,
     pace: int = 1,
+    batches: Sequence[int | None] | None = None,
 ) -> Schedule:
     """Return the charges of clients at one noise multiplier, or at one each.
 
@@ -54,6 +55,8 @@ def schedule(
         stages: factors on the noise multiplier, and charges of a client at each.
         release: of one charge by noise multiplier; the mechanism's unless given.
         pace: charges of a round.
+        batches: of a pass of every client, where batches come in an order; those of the study
+            unless given.
     """
     privacy, release = study.privacy, release or study.privacy.mechanism.event
     units = [f"client:{i}" for i in range(len(rates))]
@@ -65,10 +68,10 @@ def schedule(
         },
         charged=charged,
         noisy={
-            unit: NoisyCharges(
-                release=release, stages=stages, sampling_rate=rate, batches=study.batches
+            unit: NoisyCharges(release=release, stages=stages, sampling_rate=rate, batches=count)
+            for unit, rate, count in zip(
+                units, rates, batches or [study.batches] * len(rates), strict=True
             )
-            for unit, rate in zip(units, rates, strict=True)
         },
         alike=study.given_epsilons is None,
         pace=pace,

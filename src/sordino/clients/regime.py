@@ -97,10 +97,15 @@ class HorizontalRegime(Regime[H]):
         """Return q of every client."""
         return (sampled(study).sampling_rate,) * study.data.clients
 
+    def passes(self, study: H, sizes: Sequence[int]) -> tuple[int | None, ...]:
+        """Return the batches of a pass of every client; None where batches are drawn."""
+        return (study.batches,) * study.data.clients
+
     def schedule(self, study: H, sizes: Sequence[int]) -> Schedule:
         """Return what a study charges its clients, by unit of the ledger in their order."""
-        rates = self.rates(study, sizes)
-        return pricing.schedule(study, rates, self.charged, ((1.0, self.wanted(study)),))
+        rates, stages = self.rates(study, sizes), ((1.0, self.wanted(study)),)
+        passes = self.passes(study, sizes)
+        return pricing.schedule(study, rates, self.charged, stages, batches=passes)
 
     def promised(self, study: H, sizes: Sequence[int]) -> Schedule:
         """Return the charges as they bound whom the study protects: all rows of a person."""

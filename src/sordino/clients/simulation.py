@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from sordino.base.entropy import Entropy
 from sordino.base.errors import RemoteProtocolError
-from sordino.base.message import Answer, Compute, Gradient, Train, TrainInOrder, Vector
+from sordino.base.message import Answer, Compute, Gradient, Train, Vector
 from sordino.core import records
 from sordino.core.effect import Begin, Effect, Event, Overtaken, Request, Said, Send
 from sordino.core.kernel import Kernel
@@ -49,7 +49,7 @@ from sordino.core.world import (
 from sordino.privacy import Budget, Charge, Entry, LedgerSession, NonPrivate, Permit
 from sordino.privacy import Event as Fact
 from sordino.training.client import Client
-from sordino.training.passes import place_of
+from sordino.training.passes import place_of, steps_of
 from sordino.training.plausible import Length, bearable
 
 if TYPE_CHECKING:
@@ -368,20 +368,17 @@ class PassSimulation(Simulation[Any]):
         Raises:
             RemoteProtocolError: for a task that takes a step again.
         """
-        asked, client = training(task), self.clients[site]
-        first = place_of(asked)
+        client, first = self.clients[site], place_of(task)
         if (why := client.passes.objection(first)) is not None:
             raise RemoteProtocolError(why)
         return [
             self._pass(site, number)
-            for number in client.passes.numbers(first, asked.steps)
+            for number in client.passes.numbers(first, steps_of(task))
             if not any(each.holds(number) for each in permits)
         ]
 
     def _pass(self, site: int, number: int) -> ChargeRequest:
-        step = TrainInOrder(number, 1, np.zeros(0, np.float32))  # all steps have one price
-        ((event, _),) = self.clients[site].price(step)
-        key = f"client {site}/pass {number}"
+        event, key = self.clients[site].mechanism.event(), f"client {site}/pass {number}"
         charge = self.charge(self.units[site], event, 1, number, key)
         return ChargeRequest((site,), charge, self.budgets[site])
 
@@ -433,9 +430,12 @@ class PassSimulation(Simulation[Any]):
         """
         if (task := self.regime.presumed(answered)) is None:
             return None
-        batches = self.clients[site].passes.batches
+        return self.passes_until(site, answered * training(task).steps)
+
+    def passes_until(self, site: int, steps: int) -> list[ChargeRequest]:
+        """Return the passes of a client's first steps, after those that the ledger holds."""
+        last = -(-steps // self.clients[site].passes.batches)
         before = max((each.round for each in self.booked(site)), default=0)
-        last = -(-answered * training(task).steps // batches)
         return [self._pass(site, number) for number in range(before + 1, last + 1)]
 
 

@@ -28,9 +28,9 @@ class SampledPromise(NoisyPrivacySpec):
     )
 
 
-class OrderedPromise(SampledPromise):
-    """Such a promise, or one that needs no secret sampling: batches come in a public order, one
-    pass after another, and each pass is charged once.
+class Ordered(NoisyPrivacySpec):
+    """A promise that may do without secret sampling: batches come in a public order, one pass after
+    another, and each pass is charged once.
     """
 
     sampling: Literal["poisson", "passes"] | None = Field(
@@ -38,6 +38,11 @@ class OrderedPromise(SampledPromise):
         description="how batches come about: poisson, drawn in secret, unless given; or passes, in "
         "a public order, one pass over the examples after another",
     )
+
+
+class OrderedPromise(SampledPromise, Ordered):
+    """A promise kept by Poisson sampling, or by passes of so many batches."""
+
     batches: Annotated[int, Field(ge=1, le=10**6)] | None = Field(
         None, description='b, of a pass, with sampling "passes"; sampling_rate is 1 / b then'
     )
@@ -239,8 +244,13 @@ class HorizontalStudy(Study):
 
     @property
     def batches(self) -> int | None:
-        """b, where batches come in a public order; None where they are drawn."""
+        """b, where batches come in a public order and all clients have as many."""
         return self.privacy.batches if isinstance(self.privacy, OrderedPromise) else None
+
+    @property
+    def ordered(self) -> bool:
+        """Batches come in a public order, and are not drawn."""
+        return isinstance(self.privacy, Ordered) and self.privacy.sampling == "passes"
 
     @property
     def epsilons(self) -> tuple[float, ...]:
@@ -342,7 +352,7 @@ BATCHES = (
 ORDERED = (
     "Nothing about batches is secret: their order is public. It follows from the places of the "
     "examples (all examples of a person stand in the batch of the first), never from their values, "
-    "and each example is in one of the {batches} batches of a pass."
+    "and each example is in one of the {batches} of a pass."
 )
 DIVIDED = "The partition of the examples among the clients and the set of classes are public."
 IDEAL = (

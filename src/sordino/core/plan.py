@@ -262,7 +262,7 @@ class Schedule:
             return None
         stages = self.stages[unit]
         if len(stages) == 1:
-            return _times(self.paid(unit), budget.remaining_steps(stages[0][0], before))
+            return times(self.paid(unit), budget.remaining_steps(stages[0][0], before))
         chosen, (last, count) = accountant(budget.accountant), stages[-1]
 
         def price(rounds: int) -> float:
@@ -302,7 +302,7 @@ class Schedule:
         left = least(
             budget.remaining_steps(burden.of(reached(at)), burden.spent) for at in self._places
         )
-        return _times(self.paid(*(units[i] for i in burden.units)), left)
+        return times(self.paid(*(units[i] for i in burden.units)), left)
 
     def affordable_in(
         self, ledgers: LedgerSession, rows: int, *, alone: bool
@@ -329,7 +329,7 @@ class Schedule:
             for at in self._places
         ]
         paid = self.paid(*self.stages)
-        return {unit: _times(paid, least(each[unit] for each in found)) for unit in found[0]}
+        return {unit: times(paid, least(each[unit] for each in found)) for unit in found[0]}
 
     @property
     def _places(self) -> range:
@@ -352,7 +352,8 @@ class Schedule:
         return self.with_noise({unit: level}).spending(unit, charges)
 
 
-def _times(paid: int, charges: int | None) -> int | None:
+def times(paid: int, charges: int | None) -> int | None:
+    """Return the steps that so many charges pay for; None: any number."""
     return None if charges is None else paid * charges
 
 

@@ -126,7 +126,7 @@ class PrivateClient(SteppingClient):
         if self.passes is None:
             covers_round(self.unit, permits, self.price(task), task.round)
         else:
-            self.shown(permits, task, agreed(self.mechanism, task).event(), task.steps)
+            self.shown(permits, task, agreed(self.mechanism, task).event())
         beside = Beside(task, self.kernels, self.examples, self.expected_batch)
         noise = self.entropy.stream("client", self.index, "round", task.round, "noise")
         flat, mechanism = self.kernels.flat, agreed(self.mechanism, task)

@@ -111,7 +111,7 @@ class Passes:
         self.done = first + steps
 
 
-def place_of(task: Train | Compute | Any) -> int:
+def place_of(task: object) -> int:
     """Return the step in its client's order that a task begins with, from 0.
 
     Raises:
@@ -123,3 +123,8 @@ def place_of(task: Train | Compute | Any) -> int:
         case Compute():
             return task.task - 1
     raise LocalProtocolError(f"{type(task).__name__} does not say which batch is next")
+
+
+def steps_of(task: object) -> int:
+    """Return how many steps of its client's order a task takes."""
+    return task.steps if isinstance(task, Train) else 1

@@ -257,6 +257,59 @@ def test_rounds_of_chosen_length_never_meet_a_record_twice_within_b_steps(tmp_pa
     assert Counter(gap % 5 for gap in gaps).keys() == {0}
 
 
+def test_edges_walk_through_their_rows_however_stale_their_answers_are(tmp_path: Path) -> None:
+    text = """
+name = "edges"
+[data]
+name = "digits"
+clients = 3
+partition = { kind = "dirichlet", beta = 1.0 }
+[model]
+name = "logistic"
+[method]
+name = "mapa"
+batch = 40
+[privacy]
+unit = "sample"
+epsilon = 8.0
+delta = 1e-5
+sampling = "passes"
+[budget]
+updates = 60
+[world]
+latency = { kind = "exponential", typical = 1.0 }
+"""
+    full: Any = regimes.of(study_of(tmp_path, text=text)).calibrated(study_of(tmp_path, text=text))
+    built = regimes.of(full).build(full, tmp_path, "run", None)
+    simulation: Any = built.simulation
+    met, taken = dict[tuple[int, int], list[int]](), Counter[int]()
+
+    def watched(one: Any) -> Any:
+        class Order(Passes):
+            def batch(self, step: int, count: int) -> Any:
+                found = super().batch(step, count)
+                taken[one.index] = max(taken[one.index], step + 1)
+                for row in found.tolist():
+                    met.setdefault((one.index, row), []).append(step)
+                return found
+
+        return replace(one, passes=Order(one.passes.batches))
+
+    clients = [watched(each) for each in simulation.clients]
+    replace(simulation, clients=clients).run(built.first, Blind())
+    simulation.ledgers.close()
+    for one in clients:
+        batches = one.passes.batches
+        assert batches == len(one.examples) // 40
+        assert one.expected_batch == pytest.approx(len(one.examples) / batches)
+        gaps = {b - a for (i, _), s in met.items() if i == one.index for a, b in pairwise(s)}
+        assert gaps
+        assert all(gap % batches == 0 for gap in gaps)  # a whole pass is missed where one is stale
+        spent = charges(tmp_path)[f"client:{one.index}"]
+        assert len(spent) >= math.ceil(taken[one.index] / batches)
+        assert set(spent) == {(privacy.Gaussian(one.mechanism.noise_multiplier), 1)}
+
+
 class Blind:
     """A watcher that keeps nothing."""
 

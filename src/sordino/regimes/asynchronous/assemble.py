@@ -18,7 +18,7 @@ environment are part of every key.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -29,8 +29,9 @@ import torch
 from sordino.base.entropy import Seeded
 from sordino.base.message import Compute, Gradient
 from sordino.clients.assemble import Assembly
-from sordino.clients.simulation import Simulation, arrival_trips
+from sordino.clients.simulation import PassSimulation, Simulation, arrival_trips
 from sordino.core.effect import Effect, Overtaken, Request, Send
+from sordino.core.plan import times
 from sordino.core.world import Block, ChargeRequest
 from sordino.privacy import LedgerSession, Permit
 from sordino.regimes.asynchronous.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
@@ -38,6 +39,7 @@ from sordino.regimes.asynchronous.method import Noisy
 from sordino.regimes.asynchronous.protocol import Asynchronous, State
 from sordino.regimes.asynchronous.regime import terms
 from sordino.regimes.asynchronous.study import AsynchronousStudy
+from sordino.training.passes import place_of
 from sordino.training.perexample.general import layers_of
 
 SHARES = 8
@@ -162,6 +164,43 @@ class BlockSimulation(Simulation[State]):
         return ChargeRequest((edge,), charge, self.budgets[edge])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EdgePassSimulation(PassSimulation, BlockSimulation):
+    """A simulation in which an edge's batches come in a public order: what is reserved is a pass,
+    whose gradients are those of tasks k b + 1 to k b + b.
+    """
+
+    requests = Simulation.requests
+
+    def answer(
+        self, site: int, number: int, task: Request | None, permits: Sequence[Permit]
+    ) -> Gradient:
+        """Let an edge work, with the permit of the pass that the task is in."""
+        if not isinstance(task, Compute):
+            raise TypeError(f"an edge is asked for a gradient, not {type(task).__name__}")
+        edge = self.clients[site]
+        (wanted,) = edge.passes.numbers(place_of(task), 1)
+        permit = next((each for each in permits if each.holds(wanted)), None)
+        gradient: Gradient = edge.answer(task, permit)
+        return gradient
+
+    def kept(self, state: State, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
+        """Return those of the passes that the edge's task, or its next, is in."""
+        first = state.tasks[site].task - 1 if site in state.tasks else state.given[site]
+        batches = self.clients[site].passes.batches
+        return [each for each in permits if each.round * batches > first]
+
+    def forgotten_requests(self, site: int, answered: int) -> Sequence[ChargeRequest]:
+        """Return the passes after those that the ledger holds."""
+        return self.passes_until(site, answered)
+
+    def booked_until(self, state: State, site: int, number: int) -> bool:
+        """Return whether the ledger holds the pass that the task is in."""
+        (wanted,) = self.clients[site].passes.numbers(number - 1, 1)
+        entries = self.ledgers.ledger.entries(self.ledgers.names[self.units[site]])
+        return any(each.round == wanted for each in entries)
+
+
 def _last(permits: Sequence[Permit]) -> int:
     """Return the last task that is booked."""
     return permits[-1].round + permits[-1].count - 1 if permits else 0
@@ -208,9 +247,13 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
         events = {edge.unit: edge.price for edge in clients}
         most = dict(zip(self.units, self.budgets, strict=True))
         here, endless = ledgers.remaining(events, most), int(np.iinfo(np.int64).max)
+        asked = self.regime.schedule(self.study, self.sizes)
         left = [
             # another site has a ledger of its own
-            here[unit] if unit in here else most[unit].remaining_steps(events[unit], ())
+            times(
+                asked.paid(unit),
+                here[unit] if unit in here else most[unit].remaining_steps(events[unit], ()),
+            )
             for unit in self.units
         ]
         if all(steps is None for steps in left):
@@ -230,6 +273,10 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
             every=study.stride,
             noise=tuple(edge.noise for edge in clients),
         )
+
+    def played(self, rules: Asynchronous) -> Callable[..., Simulation[Any]]:
+        """Return the kind of the simulation, in which blocks of tasks are charged, or passes."""
+        return EdgePassSimulation if self.study.ordered and self.noise is not None else self.kind
 
     def trips(self) -> Any:
         """Return the virtual time that answers take."""

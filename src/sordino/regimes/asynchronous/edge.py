@@ -2,7 +2,8 @@ r"""An edge's work: one gradient at the model it was sent, with its own noise.
 
 Li et al. 2022, Algorithm 1, edge side.
 
-    B       every example independently with probability q = b / n (Poisson)
+    B       every example independently with probability q = b / n (Poisson), or the next batch of
+            a public order (sordino.training.passes)
     g~      = ( sum_{i in B} clip_G(grad F(x, i)) + N(0, (z G)^2 I_d) ) / b + lambda x
 
 b is the *expected* batch q n, never the drawn one: an empty batch releases noise like any other.
@@ -32,6 +33,7 @@ from sordino.privacy import Event, NonPrivate, Permit, PoissonSampled, covers_on
 from sordino.training import plausible
 from sordino.training.client import SamplingClient, hidden, received
 from sordino.training.dpsgd import NO_NOISE, bound_of
+from sordino.training.passes import place_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,7 +66,10 @@ class Edge(SamplingClient):
         """The indices of a task's batch; the model has the task's weights."""
         weights = self.kernels.flat.weights
         weights.copy_(received(task.weights, weights))
-        chosen = self.chosen(self.draws.at(task.task))
+        if self.passes is None:
+            chosen = self.chosen(self.draws.at(task.task))
+        else:
+            chosen = self.passes.batch(place_of(task), len(self.examples))
         return chosen if weights.device.type == "cpu" else chosen.to(weights.device)
 
     def mean(self, task: Compute) -> torch.Tensor:
@@ -121,8 +126,13 @@ class PrivateEdge(Edge):
 
     @property
     def price(self) -> Event:
-        """The release of one gradient: one homogeneous subsampled release, whatever the stage."""
-        return PoissonSampled(sampling_rate=self.sampling_rate, event=self.mechanism.event())
+        """The release of one gradient: one homogeneous subsampled release, whatever the stage; or
+        that of a pass, of which an example is in one gradient.
+        """
+        event = self.mechanism.event()
+        if self.passes is not None:
+            return event
+        return PoissonSampled(sampling_rate=self.sampling_rate, event=event)
 
     @property
     def noise(self) -> float:
@@ -131,7 +141,10 @@ class PrivateEdge(Edge):
 
     def answer(self, task: Compute, permit: Permit | None) -> Gradient:
         """Return the noisy gradient of a task, with the permit that covers it."""
-        covers_one(self.unit, permit, self.price, task.task)
+        if self.passes is None:
+            covers_one(self.unit, permit, self.price, task.task)
+        else:
+            self.shown([] if permit is None else [permit], task, self.price)
         # any other will do: the noise grows with it
         if task.clip is None or not SMALLEST <= task.clip <= LARGEST:
             raise LocalProtocolError(
@@ -154,7 +167,8 @@ class PrivateEdge(Edge):
             return None
         mechanism = self.mechanism.scaled(task.clip, self.mechanism.noise_multiplier)
         examples = len(self.examples)
-        most = plausible.sums(mechanism, len(task.weights), examples, self.sampling_rate, 1)
+        rows = 1 if self.passes is None else self.passes.rows
+        most = plausible.sums(mechanism, len(task.weights), examples, self.sampling_rate, 1, rows)
         if most is None:
             return None
         pull = self.regularisation * plausible.length(task.weights) * (1.0 + plausible.ROUNDING)

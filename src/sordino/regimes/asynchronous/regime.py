@@ -20,7 +20,7 @@ from sordino.clients import pricing
 from sordino.clients.division import examples, federation
 from sordino.clients.pricing import KINDS
 from sordino.clients.regime import HorizontalRegime
-from sordino.clients.study import BATCHES, resting_on
+from sordino.clients.study import BATCHES, ORDERED, resting_on
 from sordino.core.method import Method
 from sordino.core.plan import Plan
 from sordino.core.statements import Paragraph
@@ -39,6 +39,12 @@ OF_EDGES = (
     "It is public when and how often an edge answers. This is assumed to be independent of "
     "its data.",
     BATCHES,
+)
+ORDERED_EDGES = (
+    "The sizes of the edges' data sets are public: with the batch b they set how many batches a "
+    "pass of an edge has.",
+    "It is public when and how often an edge answers.",
+    ORDERED.format(batches="batches"),
 )
 
 
@@ -78,10 +84,18 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
                 f"method.batch = {batch:g}, but the smallest edge has {min(sizes)} examples: "
                 "lower it, or data.clients"
             )
+        if study.ordered:
+            return tuple(1.0 / count for count in self.passes(study, sizes) if count)
         exact = [batch / size for size in sizes]
         if len(set(exact)) <= KINDS:
             return tuple(exact)
         return tuple(min(2.0 ** (round(32.0 * math.log2(rate)) / 32.0), 1.0) for rate in exact)
+
+    def passes(self, study: AsynchronousStudy, sizes: Sequence[int]) -> tuple[int | None, ...]:
+        """Return the batches of a pass of every edge: as many of at least b examples as it has."""
+        if not study.ordered:
+            return (None,) * len(sizes)
+        return tuple(max(int(size // study.method.batch), 1) for size in sizes)
 
     def calibrate(self, study: AsynchronousStudy, sizes: Sequence[int]) -> AsynchronousStudy:
         """Return the study with its noise filled in, for edges of these sizes."""
@@ -165,7 +179,7 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
 
     def assumptions(self, study: AsynchronousStudy) -> list[str]:
         """Return what the promise rests on."""
-        return resting_on(study, OF_EDGES)
+        return resting_on(study, ORDERED_EDGES if study.ordered else OF_EDGES)
 
 
 def terms(study: AsynchronousStudy, dimension: int) -> EdgeTerms:

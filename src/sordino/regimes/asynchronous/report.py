@@ -185,10 +185,11 @@ def plan_told(study: AsynchronousStudy, priced: Plan) -> list[Paragraph]:
     if not priced.most:
         return [stages, f"no privacy: epsilon is infinite; {updates} updates"]
     made = "calibrated" if priced.calibrated else "given"
+    batch = "passes in a public order, in batches of" if study.ordered else "expected batch"
     title = "Most gradients of the edge that spends fastest,"
     return [
         stages,
-        f"noise multiplier {priced.noise_multiplier:g} ({made}), expected batch "
+        f"noise multiplier {priced.noise_multiplier:g} ({made}), {batch} "
         f"{study.method.batch:g}, clip {study.privacy.clip:g}",
         most_table(title, "gradients", study, priced),
         f"signal to noise of one gradient: at most {priced.signal_to_noise:.3f}",

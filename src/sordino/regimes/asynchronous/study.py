@@ -8,17 +8,17 @@ from typing import Annotated, ClassVar
 from pydantic import Field, model_validator
 
 from sordino.base.registry import Section
-from sordino.clients.study import HorizontalStudy, OwnEpsilons
+from sordino.clients.study import HorizontalStudy, Ordered, OwnEpsilons
 from sordino.core.method import METHODS
 from sordino.regimes.asynchronous.method import AsynchronousMethod, Noisy
 
 
-class EdgePrivacy(OwnEpsilons):
+class EdgePrivacy(Ordered, OwnEpsilons):
     """A promise to each edge: its own budget, its own noise.
 
     ``epsilons`` are the edges' own, where they differ (the paper's epsilon_k); ``epsilon`` bounds
     them all. ``noise_multipliers`` are theirs likewise. The sampling rate of an edge follows from
-    ``method.batch``.
+    ``method.batch``, and so do the batches of its passes.
     """
 
 
@@ -67,6 +67,7 @@ class AsynchronousStudy(HorizontalStudy):
     elsewhere: ClassVar[Mapping[str, str]] = {
         **HorizontalStudy.elsewhere,
         "budget.events": "say budget.updates",
+        "privacy.batches": "each edge's follow from method.batch and its examples",
         "privacy.sampling_rate": "each edge's follows from method.batch and its examples",
         "privacy.clipped_fraction": "every gradient would pay for it; leave it out",
         "privacy.noise": "an update that is applied as it arrives is no sum: there is nothing in "
@@ -109,6 +110,11 @@ class AsynchronousStudy(HorizontalStudy):
             raise ValueError(
                 f"method.iteration_epsilons has {len(own)} numbers; data.clients is "
                 f"{self.data.clients}: one for each edge"
+            )
+        if self.method.literal and self.ordered:
+            raise ValueError(
+                "privacy.sampling 'passes' has no effect with method.form = 'paper', which draws "
+                "batches of one size: leave it out"
             )
         if not self.method.literal:
             if own is not None:

@@ -311,7 +311,9 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
             return resting_on(study, _resting_on_shares(study))
         if study.privacy.unit == "client":
             return resting_on(study, OF_CLIENTS)
-        order = BATCHES if study.batches is None else ORDERED.format(batches=study.batches)
+        order = (
+            BATCHES if study.batches is None else ORDERED.format(batches=f"{study.batches} batches")
+        )
         return resting_on(study, (SIZES, order))
 
     def released(self, study: SynchronousStudy) -> str | None:
