@@ -288,15 +288,27 @@ class Own(nn.Module):
         h = nn.functional.mish(self.inner(x))
         return self.head(h / (1.0 + h.std(0).nan_to_num(1.0)))
 
-flat = Flat(Own())
-out = torch.empty(flat.dim, dtype=torch.float64)
-x, y = torch.randn(40, 4), torch.zeros(40, dtype=torch.int64)
-ClippedSum(flat, cross_entropy)(x, y, 1.0, out)
+class Lengths(Own):
+    def forward(self, x):
+        h = self.inner(x).repeat(1, 6)  # LAPACK complains of larger matrices alone
+        product = h.unsqueeze(1) * h.unsqueeze(2)
+        found = torch.linalg.svdvals(product)[:, :5]
+        return self.head(found + torch.linalg.pinv(product).sum((1, 2), keepdim=True)[0])
+
+for module in Own(), Lengths():
+    flat = Flat(module)
+    out = torch.empty(flat.dim, dtype=torch.float64)
+    x, y = torch.randn(40, 4), torch.zeros(40, dtype=torch.int64)
+    x[3] = 1e30  # whose product is infinite
+    norms = ClippedSum(flat, cross_entropy)(x, y, 1.0, out).norms
+assert norms.isinf().nonzero().tolist() == [[3]] and out.isfinite().all()
 """
 
 
 def test_no_operation_prints_a_line_for_each_batch(tmp_path: Path) -> None:
-    """Warnings of torch from C++ pass Python's filters: they would count batches and examples."""
+    """Warnings of torch from C++ and of LAPACK pass Python's filters: they would count batches and
+    examples.
+    """
     done = subprocess.run(
         [sys.executable, "-c", LINES], cwd=tmp_path, capture_output=True, text=True, check=True
     )

@@ -133,6 +133,11 @@ _INSIDE = _APART | frozenset(_ONE_BY_ONE.split())
 hold: what lies beside a tensor in memory may be other examples.
 """
 
+_PRINTED = frozenset(["linalg_eigh", "linalg_pinv", "_linalg_eigh", "_linalg_svd"])
+"""Operations of which LAPACK writes a line to the terminal where a number is not finite: lines
+would count the batches that hold such an example. The graph fails on it before.
+"""
+
 SHOWN = 200
 AT_ONCE = 1 << 20  # numbers that are compared at once
 
@@ -339,11 +344,12 @@ class Graph:
         if name in ("view", "_unsafe_view", "_reshape_alias"):
             node.target = torch.ops.aten.reshape.default  # strides may be others than recorded
             node.args = node.args[:2]
-        elif name.startswith("native_") and "_norm" in name:
+        elif (name.startswith("native_") and "_norm" in name) or name in _PRINTED:
+            first: Any = _finite if name in _PRINTED else torch.ops.aten.contiguous.default
             for each in dict.fromkeys(filter(_is_tensor, node.all_input_nodes)):
                 with graph.graph.inserting_before(node):
-                    rows = graph.graph.call_function(torch.ops.aten.contiguous.default, (each,))
-                node.replace_input_with(each, rows)
+                    given = graph.graph.call_function(first, (each,))
+                node.replace_input_with(each, given)
         if name.startswith(("empty", "new_empty")):
             number = torch.nan if node.meta["val"].is_floating_point() else 0
             with graph.graph.inserting_after(node):
@@ -452,6 +458,17 @@ def _pooled(backward: torch.fx.Node) -> bool:
         and str(source.target).removesuffix(".default") == pool
         and source.args[0] is backward.args[1]
     )
+
+
+def _finite(numbers: Tensor) -> Tensor:
+    """Return what is given, if it is finite.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if not bool(torch.isfinite(numbers).all()):
+        raise ValueError("a matrix is not finite")
+    return numbers
 
 
 def _is_tensor(node: torch.fx.Node) -> bool:
