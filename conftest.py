@@ -38,4 +38,4 @@ def _own_folder(
         import warm
 
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr("sordino.comparison.runner.subprocess", warm)
+        monkeypatch.setattr("sordino.base.processes.subprocess", warm)

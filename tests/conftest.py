@@ -83,6 +83,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The runs of a comparison are forks: each process of its own would import for six seconds."""
     import warm
-    from sordino.comparison import runner
+    from sordino.base import processes
 
-    monkeypatch.setattr(runner, "subprocess", warm)
+    monkeypatch.setattr(processes, "subprocess", warm)

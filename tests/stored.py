@@ -28,9 +28,8 @@ import torch
 
 from cases import ARRIVAL, EVENTS, NOISY, SAMPLE, Case, study_of
 from command import sordino
-from sordino.base import NUMERICS
+from sordino.base import NUMERICS, processes
 from sordino.base.errors import SordinoError
-from sordino.comparison import runner
 from sordino.core import study as studies
 from sordino.core.records import Environment
 from sordino.core.run import environment, session
@@ -320,7 +319,7 @@ def _store(names: Sequence[str]) -> None:
                 if name in REFUSED
                 else {},
             }
-    faster = mock.patch.object(runner, "subprocess", warm)
+    faster = mock.patch.object(processes, "subprocess", warm)
     with tempfile.TemporaryDirectory() as folder, faster:
         found["fresh"] = fresh(Path(folder).resolve())
     index.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")

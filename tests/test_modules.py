@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import sordino
+from command import unpainted
 from sordino.base import modules
 from sordino.base.errors import ResumeError, StudyError
 from sordino.cli import app
@@ -58,7 +59,8 @@ def sordino_in(folder: Path, *words: str, how: str = "script") -> subprocess.Com
 
 def told(*words: str) -> None:
     """The same in this process."""
-    app(list(words), standalone_mode=False)
+    with unpainted():
+        app(list(words), standalone_mode=False)
 
 
 def forget(name: str) -> None:

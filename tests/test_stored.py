@@ -13,9 +13,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from command import sordino
-from sordino.base import NUMERICS
+from sordino.base import NUMERICS, processes
 from sordino.base.errors import ResumeError
-from sordino.comparison import runner
 from sordino.core.run import environment, session
 from sordino.core.run.verify import verify
 from stored import (
@@ -141,7 +140,7 @@ def test_what_is_written_for_machines_is_as_it_was(
 ) -> None:
     import warm
 
-    monkeypatch.setattr(runner, "subprocess", warm)
+    monkeypatch.setattr(processes, "subprocess", warm)
     now = fresh(tmp_path.resolve())
     assert now.keys() == BEFORE["fresh"].keys()
     for command, then in BEFORE["fresh"].items():

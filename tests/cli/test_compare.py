@@ -20,9 +20,9 @@ from rich.console import Console
 
 import warm
 from command import sordino
+from sordino.base import processes
 from sordino.base.errors import StudyError
 from sordino.cli import app
-from sordino.comparison import runner
 from sordino.comparison.runner import Progress, line, rounds_done
 from sordino.comparison.schedule import Side, tasks
 from sordino.core import study as studies
@@ -86,7 +86,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, str
     """
     at = tmp_path_factory.mktemp("whole")
     write_studies(at)
-    with mock.patch.object(runner, "subprocess", Some):
+    with mock.patch.object(processes, "subprocess", Some):
         done = sordino(
             at, "compare", *(f"{name}.toml" for name in NAMES), "--seeds", "2", "--out", "out",
             *SETS, "--json"
