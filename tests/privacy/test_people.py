@@ -186,6 +186,26 @@ def test_a_person_whose_rows_were_used_namelessly_has_no_bound(tmp_path: Path) -
             booked(ledgers, "a", OTHER, 1)
 
 
+def test_a_person_has_no_bound_once_a_known_row_was_used_namelessly(tmp_path: Path) -> None:
+    """Also where that row is not in the next run: it cost the person nothing, and the ledger had
+    been told whose it is. Persons of other runs keep what they have.
+    """
+    with LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2, people=[7, 7])]) as ledgers:
+        booked(ledgers, "a", OTHER, 1)
+        ledgers.finish()
+    with LedgerSession.for_data(tmp_path, "other", [of("b", 3, people=[8])]) as ledgers:
+        booked(ledgers, "b", OTHER, 2)
+        ledgers.finish()
+    with LedgerSession.for_data(tmp_path, "two", [of("c", 2)]) as ledgers:
+        booked(ledgers, "c", OTHER, 3)
+        assert ledgers.epsilon("c", 1e-5, "rdp") == epsilon((OTHER, 4))
+        ledgers.finish()
+    later = [of("a", 1, people=[7]), of("b", 3, people=[8])]
+    with LedgerSession.for_data(tmp_path, "three", later) as ledgers:
+        assert math.isinf(ledgers.epsilon("a", 1e-5, "rdp"))
+        assert ledgers.epsilon("b", 1e-5, "rdp") == epsilon((OTHER, 2))
+
+
 def test_raw_releases_are_never_forgotten(tmp_path: Path) -> None:
     with LedgerSession.for_data(tmp_path, "raw", [of("a", 1, 2), of("b", 3)]) as ledgers:
         booked(ledgers, "a", NonPrivate(reason="plain gradients without noise"), 5, LATER)

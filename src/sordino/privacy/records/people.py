@@ -21,6 +21,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from operator import or_
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -371,10 +373,11 @@ class _Opening:
         index, owners, same = store.found(before, stacked(rows), pool.blank)
         index = _merged(index, same, pool, bridged)
         at = np.repeat(np.arange(len(records)), list(map(len, rows)))
-        classes = index.classes.copy()
-        self._refuse_nameless(
-            classes[owners[~np.array(self.named)[at]]], classes[index.people.owners]
-        )
+        classes, named = index.classes.copy(), np.array(self.named, bool)[at]
+        nameless = classes[owners[~named]]
+        self._refuse_nameless(nameless, classes[index.people.owners])
+        self._lose(classes, self._whose(nameless, index.people.owners, classes))
+        index = replace(index, classes=classes)
         if any(self.named):
             loose = np.array([one.loose for one in pool.classes])[classes]
             whose = stacked([one.people for one in records if one.people is not None])
@@ -385,18 +388,36 @@ class _Opening:
             many = [0 if one.people is None else len(one.people) for one in records]
             places = np.repeat(np.arange(len(records)), many)
             if len(owners):
-                mixed = np.unique(people[loose[owners[np.array(self.named)[at]]]])
-                lost = np.arange(len(pool.classes), dtype=np.uint32)
-                for number in np.unique(classes[mixed]).tolist():
-                    one = pool.classes[number]
-                    counts = one.counts + Counter({(MIXED, SAMPLE, 1): 1})
-                    lost[number] = pool.put(replace(one, frozen=frozen(counts)))
-                classes[mixed] = lost[classes[mixed]]
+                self._lose(classes, people[loose[owners[named]]])
             self._move(classes, self._membership(people, places, people))
         if len(owners):
             names = people if all(self.named) else owners
             self._move(classes, self._membership(owners, at, names))
         return replace(index, classes=classes)
+
+    def _lose(self, classes: npt.NDArray[np.uint32], people: npt.NDArray[np.integer[Any]]) -> None:
+        """Give these persons a history without a bound; in place."""
+        mixed, pool = np.unique(people), self.pool
+        lost = np.arange(len(pool.classes), dtype=np.uint32)
+        for number in np.unique(classes[mixed]).tolist():
+            one = pool.classes[number]
+            counts = one.counts + Counter({(MIXED, SAMPLE, 1): 1})
+            lost[number] = pool.put(replace(one, frozen=frozen(counts)))
+        classes[mixed] = lost[classes[mixed]]
+
+    def _whose(
+        self,
+        nameless: npt.NDArray[np.uint32],
+        people: npt.NDArray[np.uint32],
+        classes: npt.NDArray[np.uint32],
+    ) -> npt.NDArray[np.uint32]:
+        """Return the persons whose rows these may be that were used with their persons alone until
+        now, and are used without: no table says it, so all that were in a run with one of them.
+        """
+        found = (self.pool.classes[number] for number in np.unique(nameless).tolist())
+        runs = reduce(or_, (one.runs for one in found if one.owned), 0)
+        there = [number for number, one in enumerate(self.pool.classes) if one.runs & runs]
+        return people[np.isin(classes[people], there)]
 
     def _refuse_nameless(
         self, rows: npt.NDArray[np.uint32], people: npt.NDArray[np.uint32]
