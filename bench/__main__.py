@@ -24,6 +24,7 @@ from bench import (
     starting,
     step,
     wavelets,
+    workers,
 )
 from sordino.base.settings import tune
 
@@ -37,7 +38,7 @@ def main() -> None:
     federations = (network, federation, flare)
     parts = (
         *(step, own_models, wavelets, features, rounds, clients, arrivals, events),
-        *(*federations, accounting, starting),
+        *(*federations, accounting, starting, workers),
     )
     for part in parts:
         for row in part.measure():

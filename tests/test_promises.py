@@ -339,7 +339,7 @@ def tuned(tmp_path: Path, patch: pytest.MonkeyPatch, *more: str) -> str:
     patch.setattr(runner, "play_tasks", stop)
     asked = ["tune", str(tmp_path / "study.toml"), "--vary", "method.learning_rate=0.1,0.5"]
     asked += [
-        "--jobs",
+        "--workers",
         "1",
         "--out",
         str(tmp_path / "tuned.toml"),

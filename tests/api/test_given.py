@@ -144,7 +144,7 @@ def test_a_comparison_over_data_in_memory_goes_on(
         budget={"rounds": 1},
     )
     for _ in range(2):
-        so.compare([study], data, seeds=1, out="both", jobs=1, progress=False)
+        so.compare([study], data, seeds=1, out="both", workers=1, progress=False)
     assert len({Path(each).stat().st_ino for each in Path("runs/data").glob("*.npz")}) == 1
 
 

@@ -119,7 +119,7 @@ def test_a_plan_is_that_of_the_command_line(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.usefixtures("forked")
 def test_a_comparison_varies_keys_and_goes_on_where_it_was() -> None:
     found = so.compare(
-        [small()], seeds=1, vary={"privacy.epsilon": [2.0, 1.0]}, out="c", progress=False, jobs=2
+        [small()], seeds=1, vary={"privacy.epsilon": [2.0, 1.0]}, out="c", progress=False, workers=2
     )
     frame = found.to_polars()
     assert frame.height == 2

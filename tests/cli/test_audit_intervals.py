@@ -74,7 +74,17 @@ def test_the_build_fails_where_a_lower_bound_of_anything_exceeds_its_ledger(
     """Every mechanism at night, and a run for every unit, at 95 % for all rows together."""
     if not whole:
         request.getfixturevalue("few")
-    arguments = ["--attack", "all", "--canaries", "400", "--shadows", "4", "--jobs", "1", "--json"]
+    arguments = [
+        "--attack",
+        "all",
+        "--canaries",
+        "400",
+        "--shadows",
+        "4",
+        "--workers",
+        "1",
+        "--json",
+    ]
     assert audit(*arguments) == 0
     output = capfd.readouterr()
     told = json.loads(output.out.splitlines()[-1])
@@ -111,7 +121,7 @@ def test_shadow_runs_in_processes_of_their_own_are_made_once(
     kinds = itertools.chain([subprocess.Popen], itertools.repeat(warm.Popen))
     monkeypatch.setattr(warm, "Popen", lambda *given, **named: next(kinds)(*given, **named))
     arguments = ["study.toml", "--attack", "lira", "--shadows", "4", "--set", "budget.rounds=2"]
-    assert audit(*arguments, "--jobs", "2", "--json") == 0
+    assert audit(*arguments, "--workers", "2", "--json") == 0
     first = capfd.readouterr()
     runs = sorted(Path("runs/audit-study/shadows").rglob("*.npz"))
     assert len(runs) == 6
@@ -132,7 +142,7 @@ def test_interrupted_shadow_runs_go_on_by_the_same_command(
 
     monkeypatch.setattr("sordino.api.auditing.observe", observe)
     with pytest.raises(Interrupted, match=r"interrupted\. Finished runs are kept: give the same"):
-        audit("study.toml", "--attack", "lira", "--shadows", "4", "--jobs", "1")
+        audit("study.toml", "--attack", "lira", "--shadows", "4", "--workers", "1")
 
 
 def test_without_a_study_all_mechanisms_are_looked_at(

@@ -281,7 +281,7 @@ def test_a_killed_run_is_told_and_resumed(
         (["slow.toml", "bad.toml"], "epsilom"),
         (["slow.toml", "./slow.toml"], "given twice"),
         (["slow.toml", "quick.toml", "--seeds", "0"], "--seeds must be at least 1; got 0"),
-        (["slow.toml", "quick.toml", "--jobs", "0"], "--jobs must be at least 1; got 0"),
+        (["slow.toml", "quick.toml", "--workers", "0"], "--workers must be at least 1; got 0"),
         (["slow.toml", "quick.toml", "--out", "bad.toml"], "bad.toml: this is a file"),
         (["slow.toml", "quick.toml", "--out", "bad.toml/below"], "bad.toml: this is a file"),
         (["slow.toml", "quick.toml", "--at", "best"], "--at must be true or claimed; got 'best'"),

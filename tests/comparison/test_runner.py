@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sordino.base.errors import StudyError
-from sordino.comparison.runner import Job, jobs_at_once, play
+from sordino.comparison.runner import Job, play, runs_at_once
 
 
 def job(key: str, code: str, threads: int = 1) -> Job:
@@ -62,8 +62,8 @@ def test_interrupted_it_stops_every_process(tmp_path: Path) -> None:
 
 
 def test_jobs_follow_the_cores() -> None:
-    assert jobs_at_once(3, [1]) == 3
-    assert jobs_at_once(None, [10_000]) == 1
-    assert jobs_at_once(None, [1]) >= 1
-    with pytest.raises(StudyError, match="--jobs must be at least 1; got 0"):
-        jobs_at_once(0, [1])
+    assert runs_at_once(3, [1]) == 3
+    assert runs_at_once(None, [10_000]) == 1
+    assert runs_at_once(None, [1]) >= 1
+    with pytest.raises(StudyError, match="--workers must be at least 1; got 0"):
+        runs_at_once(0, [1])

@@ -118,7 +118,7 @@ def test_what_cannot_be_tuned_gets_one_message_and_leaves_nothing(
 def test_on_public_data_no_private_row_is_read(tmp_path: Path) -> None:
     written(tmp_path, 'file = "there-is-no-such-file.csv"\ntest = "none"')
     asked = ("tune", "study.toml", "--vary", "method.learning_rate=0.001,2", "--on", "digits")
-    done = sordino(tmp_path, *asked, "--jobs", "1", "-q", "--json")
+    done = sordino(tmp_path, *asked, "--workers", "1", "-q", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["chosen"] == {"method.learning_rate": 2.0}
@@ -132,7 +132,7 @@ def test_on_public_data_no_private_row_is_read(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("forked")
 def test_examples_that_are_declared_public_are_public_data(tmp_path: Path) -> None:
     path = written(tmp_path, 'name = "digits"\nvalidation = 200')
-    asked = ["--vary", "method.learning_rate=0.001,2", "--on", "validation", "--jobs", "1", "-q"]
+    asked = ["--vary", "method.learning_rate=0.001,2", "--on", "validation", "--workers", "1", "-q"]
     done = sordino(tmp_path, "tune", "study.toml", *asked)
     assert done.returncode == 0, done.stderr
     with np.load(tmp_path / "runs" / "tune-small-on-validation" / "validation.npz") as kept:
@@ -153,7 +153,7 @@ def test_examples_that_are_declared_public_are_public_data(tmp_path: Path) -> No
 
 def test_a_plan_on_declared_examples_writes_nothing(tmp_path: Path) -> None:
     written(tmp_path, 'name = "digits"\nvalidation = 200')
-    asked = ["--vary", RATES, "--on", "validation", "--jobs", "1", "-q"]
+    asked = ["--vary", RATES, "--on", "validation", "--workers", "1", "-q"]
     done = sordino(tmp_path, "tune", "study.toml", *asked, "--plan")
     assert done.returncode == 0, done.stderr
     assert "2 trials" in done.stdout
@@ -167,7 +167,7 @@ def test_runs_on_a_file_that_has_changed_since_are_not_used_again(tmp_path: Path
     for name in ("a.npz", "b.npz"):
         y = rng.integers(0, 3, 200)
         np.savez(tmp_path / name, x=rng.normal(y[:, None], 1.0, (200, 5)), y=y)
-    asked = ["--vary", RATES, "--on", "a.npz", "--declared-public", "--jobs", "1", "-q"]
+    asked = ["--vary", RATES, "--on", "a.npz", "--declared-public", "--workers", "1", "-q"]
     planned = sordino(tmp_path, "tune", "study.toml", *asked, "--plan")
     assert planned.returncode == 0, planned.stderr
     assert not (tmp_path / "runs").exists()

@@ -52,7 +52,7 @@ def attacked(
     scale: str,
     seed: int,
     shadows: int | None,
-    jobs: int | None,
+    workers: int | None,
     modules: Path | None,
     progress: Progress,
 ) -> tuple[list[Interval], list[Inferred]]:
@@ -69,7 +69,7 @@ def attacked(
         scale: "quick" or "full".
         seed: of the releases of mechanisms.
         shadows: shadow runs; None for as many as the scale has.
-        jobs: runs at once; None for as many as there are cores.
+        workers: runs at once; None for as many as there are cores.
         modules: where modules lie that the study names.
 
     Returns:
@@ -107,7 +107,7 @@ def attacked(
             count,
             picture.parent / SHADOWS,
             modules=folder() if study is None else modules,
-            jobs=jobs,
+            workers=workers,
             told=progress,
         )
 
@@ -210,7 +210,7 @@ def shadowed(
     folder: Path,
     *,
     modules: Path | None,
-    jobs: int | None = None,
+    workers: int | None = None,
     told: Callable[[int, int], None] = lambda done, whole: None,
 ) -> Shadowed:
     """Make the runs that are not there yet, and read what all of them show.
@@ -220,12 +220,12 @@ def shadowed(
         folder: below which what runs show is kept.
         modules: where modules lie that the study names; None if they are known to this process
             alone, which makes all runs then.
-        jobs: processes at once; one for each core if left out.
+        workers: processes at once; one for each core if left out.
         told: how many runs of how many are done.
     """
     runs = count + attacked_runs(count)
     found = shadows(study, folder)
-    at_once = runner.jobs_at_once(jobs, [study.execution.threads])
+    at_once = runner.runs_at_once(workers, [study.execution.threads])
     with locked(folder, make=True):
         try:
             _make(found, runs, 1 if modules is None else at_once, modules or folder, told)

@@ -102,7 +102,7 @@ def compare(
     seeds: int = 3,
     vary: Mapping[str, Sequence[Any]] | None = None,
     out: Path | str | None = None,
-    jobs: int | None = None,
+    workers: int | None = None,
     at: At = "true",
     modules: Path | str | None = None,
     progress: bool | None = None,
@@ -129,7 +129,7 @@ def compare(
         seeds: how many; they start at the first study's seed.
         vary: values by key with dots; every combination of them is a variant of each study.
         out: folder for all runs; made of their names unless given.
-        jobs: runs at a time; as many as there are cores unless given.
+        workers: runs at a time; as many as there are cores unless given.
         at: which epsilon to show: the true one, or the one that a paper claims.
         modules: folder of the modules that study files name; that of the file unless given.
         progress: see :func:`sordino.run`.
@@ -153,7 +153,7 @@ def compare(
             [f"{key}={_values(values)}" for key, values in (vary or {}).items()],
             seeds=seeds,
             out=None if out is None else Path(out),
-            jobs=jobs,
+            workers=workers,
             at=at,
             quiet=not (looked_at() if progress is None else progress),
         )

@@ -196,6 +196,7 @@ def run(
     on_row: Callable[[Row], None] | None = None,
     progress: bool | None = None,
     track: Sequence[str | Maker] = (),
+    workers: int = 1,
 ) -> Run:
     """Train the model of a study, and write a run folder with its ledger and a report.
 
@@ -220,11 +221,14 @@ def run(
             look: on a terminal, and in a notebook.
         track: "tensorboard", "mlflow" or "wandb", or a class of one's own: a
             :class:`sordino.live.track.Tracker` that is made with the folder of its store.
+        workers: processes that train; any number gives the same bytes.
 
     Raises:
         StudyError: if the study cannot be run; nothing was written or spent then.
         BudgetExceeded: if the budget does not pay for it.
     """
+    from sordino.clients.workers import workers as started
+    from sordino.core.regimes import build
     from sordino.core.run import session
     from sordino.core.study.base import refuse_repeated
 
@@ -232,12 +236,13 @@ def run(
     if data is not None:
         asked = asked.on(data)
     refuse_repeated(asked.checked.tuned)
-    with _observed(progress, on_row, track) as seen:
+    with started(workers) as group, _observed(progress, on_row, track) as seen:
         outcome = session.begin(
             asked.checked,
             None if out is None else Path(out),
             seen.row,
             seen.begin,
+            build=build if group is None else group.build,
             again="call so.resume with this folder",
         )
         seen.end(outcome)
@@ -251,6 +256,7 @@ def resume(
     on_row: Callable[[Row], None] | None = None,
     progress: bool | None = None,
     track: Sequence[str | Maker] = (),
+    workers: int = 1,
 ) -> Run:
     """Go on with a run that was stopped: the same result, bit for bit, on the same machine.
 
@@ -271,18 +277,22 @@ def resume(
     Args:
         modules: where modules lie that the study names, if they are not installed.
         track: as for :func:`run`; the same stores go on.
+        workers: as for :func:`run`; the number may be another.
 
     Raises:
         StudyError, ResumeError: if it cannot go on.
     """
+    from sordino.clients.workers import workers as started
+    from sordino.core.regimes import build
     from sordino.core.run import session
 
-    with _observed(progress, on_row, track) as seen:
+    with started(workers) as group, _observed(progress, on_row, track) as seen:
         outcome = session.resume(
             Path(folder),
             seen.row,
             seen.begin,
             modules=None if modules is None else Path(modules),
+            build=build if group is None else group.build,
             again="call so.resume with this folder",
         )
         seen.end(outcome)

@@ -11,7 +11,7 @@ import typer
 from sordino.base import companions
 from sordino.base.errors import StudyError
 from sordino.cli import say
-from sordino.cli.run import AsJson, Jobs, Set
+from sordino.cli.run import AsJson, Set, Workers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -145,7 +145,7 @@ def audit(
             "kept, and the same command continues."
         ),
     ] = None,
-    jobs: Jobs = None,
+    workers: Workers = None,
     scale: Annotated[
         str,
         typer.Option(help="quick, or full: more releases, and without a study longer runs."),
@@ -193,7 +193,7 @@ def audit(
             scale=scale,
             seed=seed,
             shadows=shadows,
-            jobs=jobs,
+            workers=workers,
             modules=None if path is None or path.is_dir() else path.parent,
             progress=say.Waiting("runs are done"),
         )

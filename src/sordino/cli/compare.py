@@ -10,7 +10,7 @@ import typer
 
 from sordino.base.errors import StudyError
 from sordino.cli import say
-from sordino.cli.run import AsJson, Jobs, Quiet, Set
+from sordino.cli.run import AsJson, Quiet, Set, Workers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ def compare(
             help="Compare variants of each study, one for each value; may be repeated.",
         ),
     ] = None,
-    jobs: Jobs = None,
+    workers: Workers = None,
     at: Annotated[
         str,
         typer.Option(
@@ -87,7 +87,7 @@ def compare(
         vary or (),
         seeds=count,
         out=out,
-        jobs=jobs,
+        workers=workers,
         at="claimed" if at == "claimed" else "true",
         quiet=quiet,
         over=over,

@@ -21,8 +21,9 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the study; may be repeated."),
 ]
-Jobs = Annotated[
-    int | None, typer.Option(help="Number of parallel runs. Default: the number of cores.")
+Workers = Annotated[
+    int | None,
+    typer.Option(help="Number of processes, with a run each. Default: one a core."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 AsJson = Annotated[

@@ -73,8 +73,8 @@ def tune(
     runs: Annotated[
         Path | None, typer.Option(help="On public data: the folder for all runs.")
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(help="On public data: number of parallel runs.")
+    workers: Annotated[
+        int | None, typer.Option(help="On public data: number of processes, with a run each.")
     ] = None,
     only_plan: Annotated[
         bool, typer.Option("--plan", help="Show the grid and the price, and run nothing.")
@@ -98,8 +98,8 @@ def tune(
 
     found = candidates(path, change or (), vary or ())
     if on == "private":
-        if runs is not None or jobs is not None or count != 1:
-            raise StudyError("--runs, --jobs and --seeds are for public data: leave them out")
+        if runs is not None or workers is not None or count != 1:
+            raise StudyError("--runs, --workers and --seeds are for public data: leave them out")
         from sordino.tune.price import price
 
         priced = price(found, vary or (), law, trials)
@@ -119,7 +119,7 @@ def tune(
         return
     if (warning := public.book(found[0].study, on, declared=declared)) is not None:
         say.people(warning)
-    scored = public.scored(tasks, runner.play_tasks(tasks, folder, jobs, quiet))
+    scored = public.scored(tasks, runner.play_tasks(tasks, folder, workers, quiet))
     rows = [
         [one.title, "-" if one.failed else f"{100 * one.mean:.2f} %", "; ".join(one.failed)]
         for one in scored

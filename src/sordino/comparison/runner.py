@@ -153,11 +153,11 @@ def job(task: Task, state: State, scratch: Path) -> Job:
     )
 
 
-def jobs_at_once(asked: int | None, threads: Iterable[int]) -> int:
+def runs_at_once(asked: int | None, threads: Iterable[int]) -> int:
     """Return the number of parallel runs: as many as there are cores for."""
     if asked is not None:
         if asked < 1:
-            raise StudyError(f"--jobs must be at least 1; got {asked}")
+            raise StudyError(f"--workers must be at least 1; got {asked}")
         return asked
     return max(len(os.sched_getaffinity(0)) // max(threads, default=1), 1)
 
@@ -414,7 +414,7 @@ def compared(
     *,
     seeds: int,
     out: Path | None,
-    jobs: int | None,
+    workers: int | None,
     at: At,
     quiet: bool,
     over: str | None = None,
@@ -444,14 +444,14 @@ def compared(
                 f"{side.path} says seed = {side.study.seed}; all use the first study's seeds, for "
                 "paired differences"
             )
-    failed = play_tasks(tasks, folder, jobs, quiet)
+    failed = play_tasks(tasks, folder, workers, quiet)
     comparison = result.collect(folder, at, tasks, failed, drawn_over)
     tables.write(comparison)
     return comparison
 
 
 def play_tasks(
-    tasks: Sequence[Task], folder: Path, jobs: int | None, quiet: bool
+    tasks: Sequence[Task], folder: Path, workers: int | None, quiet: bool
 ) -> dict[Task, str]:
     """Run in ``folder`` what is not done yet; why each failed that did.
 
@@ -459,7 +459,7 @@ def play_tasks(
         StudyError: if it holds something else, or another process has it.
     """
     refuse_file(folder)
-    at_once = jobs_at_once(jobs, [task.study.execution.threads for task in tasks])
+    at_once = runs_at_once(workers, [task.study.execution.threads for task in tasks])
     states(tasks)  # what holds something else is refused before anything is made
     with (
         locked(folder, make=True),

@@ -98,7 +98,7 @@ def test_plan_and_compare_show_every_epsilon(tmp_path: Path) -> None:
     assert told["steps"] >= study.budget.rounds
     short = ["--set", "budget.rounds=1", "--set", "privacy.accountant=rdp"]
     compared = sordino(
-        tmp_path, "compare", "study.toml", "--seeds", "1", "--jobs", "1", "-q", *short
+        tmp_path, "compare", "study.toml", "--seeds", "1", "--workers", "1", "-q", *short
     )
     assert "of clients: 0.5 (1), 1 (1), 4 (2)" in " ".join(compared.stdout.split())
 

@@ -36,8 +36,9 @@ def reproduce(
     out: Annotated[
         Path, typer.Option(help="Folder for all runs and pages. The same folder continues.")
     ] = Path("reproduction"),
-    jobs: Annotated[
-        int | None, typer.Option(help="Number of parallel runs. Default: the number of cores.")
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Number of processes, with a run each. Default: one a core."),
     ] = None,
     judge: Annotated[
         bool, typer.Option("--judge", help="Run nothing: write what the runs that are there say.")
@@ -62,7 +63,7 @@ def reproduce(
     typed = [*names, *([] if scale == "quick" else ["--scale", scale])]
     typed += [] if seeds is None else ["--seeds", str(seeds)]
     command = " ".join(("sordino reproduce", *typed))
-    found = [said for _, said in _played(grids, out, None if judge else (jobs, quiet), command)]
+    found = [said for _, said in _played(grids, out, None if judge else (workers, quiet), command)]
     _tell(found, out)
     if as_json:
         say.machine({"page": str(out / "index.html"), "entries": found})
@@ -116,7 +117,7 @@ def _played(
     """Make the runs that are missing, and write what all of them say.
 
     Args:
-        making: jobs and whether to be quiet; None to make no runs.
+        making: workers and whether to be quiet; None to make no runs.
     """
     from sordino.extend.runs import locked, runner
     from sordino_papers import play
@@ -128,7 +129,7 @@ def _played(
     with locked(out, make=True), say.stoppable():
         if making is not None:
             runs = play.needed(grids, out)
-            at_once = runner.jobs_at_once(
+            at_once = runner.runs_at_once(
                 making[0], [run.cell.study.execution.threads for run in runs]
             )
             failed = play.play(runs, at_once, making[1], say.people)
