@@ -79,18 +79,24 @@ def schedule(
     return asked.with_noise(dict(zip(units, study.multipliers, strict=False)))
 
 
-def samplings(asked: Schedule, unit: str) -> dict[str, float]:
+def samplings(asked: Schedule, unit: str, batches: int | None = None) -> dict[str, float]:
     """Return the noise multiplier that a unit's planned steps need, by how batches come about: as
-    Poisson samples, and in passes of about 1 / q batches. Nothing where charges differ.
+    Poisson samples ("poisson"), and in passes of about 1 / q batches, or of ``batches`` ("passes").
+    "correlated" is that of independent noise which adds up over all steps to as much as correlated
+    noise in these passes. Nothing where charges differ.
     """
-    noisy, budget = asked.noisy[unit], asked.budgets[unit]
+    from sordino.mechanisms.correlated import Correlation
+
+    noisy, budget, steps = asked.noisy[unit], asked.budgets[unit], asked.wanted(unit)
     if asked.staged or math.isinf(budget.epsilon):
         return {}
-    counts = {"poisson": None, "passes": noisy.batches or max(round(1.0 / noisy.sampling_rate), 1)}
-    return {
-        name: msgspec.structs.replace(noisy, batches=count).calibrated(budget)
-        for name, count in counts.items()
-    }
+    count = batches or noisy.batches or max(round(1.0 / noisy.sampling_rate), 1)
+    rate = noisy.sampling_rate if batches is None else 1.0 / batches
+    drawn = msgspec.structs.replace(noisy, batches=None, sampling_rate=rate).calibrated(budget)
+    ordered = msgspec.structs.replace(noisy, batches=count).calibrated(budget)
+    noise = Correlation(kind="banded", separation=count, passes=-(-steps // count))
+    share = noise.together(steps) / math.sqrt(steps)
+    return {"poisson": drawn, "passes": ordered, "correlated": ordered * share}
 
 
 def dearest(asked: Schedule, charges: int) -> str:

@@ -494,7 +494,9 @@ class Plan:
         clients: epsilon, noise multiplier and weight of each client, where they differ.
         disk: what the study takes on disks; None where that is not known.
         samplings: the noise multiplier at this epsilon and number of steps by how batches come
-            about: "poisson", and "passes" of ``batches`` batches; empty where there is no choice.
+            about: "poisson", and "passes" of ``batches`` batches; and "correlated", of independent
+            noise that adds up to as much as correlated noise in passes. Empty where there is no
+            choice.
     """
 
     noise_multiplier: float = 0.0

@@ -165,6 +165,12 @@ class Correlation:
         square = squares * each * each + 2.0 * sums * each * slack + steps * slack * slack
         return math.sqrt(square) * _ROUNDING
 
+    def together(self, steps: int) -> float:
+        """Deviation of the noise in the sum of so many steps' releases, in units of sigma C;
+        sqrt(steps) is that of independent noise.
+        """
+        return self.moved(1.0, 0.0) * _together(self, steps)
+
     @property
     def spread(self) -> float:
         """Root mean square of zeta, in units of s: the length of a late row of C^-1."""
@@ -367,6 +373,18 @@ def _spread(correlation: Correlation) -> float:
     for t in range(1, count):
         found[t] = -float(column[1 : t + 1] @ found[t - 1 :: -1][:t])
     return math.sqrt(float(found @ found))
+
+
+@lru_cache(maxsize=256)
+def _together(correlation: Correlation, steps: int) -> float:
+    """Deviation of the sum of so many zetas, in units of s: matrices that begin anew add up."""
+    each = min(correlation.steps or steps, steps)
+    column, row = correlation.column(each), np.zeros(each)
+    for t in range(each):
+        row[t] = float(t == 0) - float(column[1 : t + 1] @ row[:t][::-1])
+    squares = np.cumsum(np.cumsum(row) ** 2)
+    whole, rest = divmod(steps, each)
+    return math.sqrt(whole * float(squares[-1]) + (float(squares[rest - 1]) if rest else 0.0))
 
 
 @lru_cache(maxsize=64)

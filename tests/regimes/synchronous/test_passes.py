@@ -27,8 +27,10 @@ from sordino.base.message import Train, TrainInOrder, Update
 from sordino.core import records, regimes
 from sordino.core import study as studies
 from sordino.core.run import reading, session
+from sordino.core.statements import Table
 from sordino.mechanisms.gaussian import Gaussian
 from sordino.privacy import Ledger
+from sordino.regimes.synchronous import report
 from sordino.training import models
 from sordino.training.client import Examples, ModelKernels
 from sordino.training.dpsgd import PrivateClient
@@ -341,7 +343,28 @@ def test_a_plan_has_both_prices(tmp_path: Path) -> None:
     drawn = privacy.noise_multiplier(
         sampling_rate=0.2, steps=21, epsilon=8.0, delta=DELTA, accountant="pld"
     )
-    assert plan.samplings == {"poisson": drawn, "passes": plan.noise_multiplier}
+    share = prefix_deviation(5, 21) / math.sqrt(21)
+    correlated = pytest.approx(plan.noise_multiplier * share, rel=1e-6)
+    wanted = {"poisson": drawn, "passes": plan.noise_multiplier, "correlated": correlated}
+    assert plan.samplings == wanted
     text = STUDY.replace('sampling = "passes"\nbatches = 5', "sampling_rate = 0.2")
     other = study_of(tmp_path, text=text)
     assert regimes.of(other).plan(other)[0].samplings == plan.samplings
+    advice = regimes.of(study).advise(study, lambda done, of: None)
+    (table,) = (each for each in advice.told if isinstance(each, Table) and "batches" in each.head)
+    assert [row[0] for row in table.rows] == ["4", "5", "6", "10", "20"]  # 21 steps
+    assert table.rows[1] == [
+        "5",
+        "5",
+        *(f"{plan.samplings[name]:.3f}" for name in report.SAMPLINGS),
+    ]
+
+
+def prefix_deviation(bands: int, steps: int) -> float:
+    """Of the sum of correlated noise, by dense matrices, in units of sigma C."""
+    column = np.array([math.comb(2 * j, j) / 4.0**j for j in range(bands)])
+    matrix = np.zeros((steps, steps))
+    for j in range(bands):
+        matrix += np.diag(np.full(steps - j, column[j]), -j)
+    sums = np.tril(np.ones((steps, steps))) @ np.linalg.inv(matrix)
+    return float(np.linalg.norm(column) * np.linalg.norm(sums[-1]))

@@ -61,6 +61,8 @@ RATES, TAUS = (0.015, 0.03, 0.06, 0.12, 0.25), (1, 2, 5)
 """The grid of sampling rates and local steps that is weighed."""
 CAPS = (1, 2, 3, 5, 8, 12, 20)
 """Rows of one person that are weighed."""
+BATCHES_OF_A_PASS = (4, 6, 10, 20, 40)
+"""Batches of a pass that are weighed."""
 CLAMPED = 2.0**-60
 """Chance that a round's batch of one client is larger than its R_i allows for."""
 OF_CLIENTS = (
@@ -162,8 +164,7 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
     def plan(self, study: SynchronousStudy) -> tuple[Plan, tuple[int, ...]]:
         """Return the price of a study, beside that of other batches, and the sizes of clients."""
         priced, sizes = super().plan(study)
-        ordered = study.privacy.unit == "sample" and not study.shared and study.form == "sound"
-        if ordered and priced.most and not study.method.adapts_noise:
+        if priced.most and _may_choose(study):
             asked = self.promised(self.sized(study), sizes)
             unit = min(asked.budgets, key=lambda each: asked.budgets[each].epsilon)
             priced = replace(priced, samplings=pricing.samplings(asked, unit))
@@ -299,7 +300,13 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         asked = self.schedule(sized, sizes)
         unit = max(asked.noisy, key=lambda each: asked.noisy[each].sampling_rate)
         noise = {k: asked.noisy[unit].for_group(k).calibrated(budget) for k in sorted({*caps})}
-        return Advice(cells, report.advised(sized, cells, noise))
+        steps, passes = asked.wanted(unit), dict[int, dict[str, float]]()
+        if _may_choose(study):
+            own, held = study.batches or max(round(1.0 / privacy.sampling_rate), 1), self.promised
+            for count in sorted({*BATCHES_OF_A_PASS, own}):
+                if count <= steps:
+                    passes[count] = pricing.samplings(held(sized, sizes), unit, count)
+        return Advice(cells, report.advised(sized, cells, noise, steps, passes))
 
     def check(self, method: Method) -> None:
         """Hold a method against its contract, in some rounds with made-up releases."""
@@ -341,6 +348,12 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
             f"{held} A single contribution has only a part of the noise: it must travel under a "
             "mask (secure aggregation)."
         )
+
+
+def _may_choose(study: SynchronousStudy) -> bool:
+    """Return whether batches may come in a public order in the place of being drawn."""
+    own = study.privacy.unit == "sample" and not study.shared and study.form == "sound"
+    return own and not study.method.adapts_noise and not scheduled(study)
 
 
 def release(study: SynchronousStudy) -> Callable[[float], Event]:

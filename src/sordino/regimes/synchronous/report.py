@@ -229,15 +229,23 @@ class Cell:
 
 
 MOST_CLIENTS = 20
+SAMPLINGS = ("poisson", "passes", "correlated")
+"""Keys of :attr:`~sordino.core.plan.Plan.samplings`."""
 
 
 def advised(
-    study: SynchronousStudy, cells: Sequence[Cell], caps: Mapping[int, float]
+    study: SynchronousStudy,
+    cells: Sequence[Cell],
+    caps: Mapping[int, float],
+    steps: int,
+    passes: Mapping[int, Mapping[str, float]],
 ) -> list[Paragraph]:
     """Return sampling rates and tau at the study's epsilon, for people.
 
     Args:
         caps: the noise multiplier by the most rows of one person.
+        steps: that are planned.
+        passes: multipliers with and without secret sampling, by the batches of a pass.
     """
     rows = [
         [
@@ -259,6 +267,7 @@ def advised(
         Table(title, head, rows),
         "sigma/(q n) is the noise of an averaged step relative to the data. Lower is better. "
         "The last column is the computing cost.",
+        *_advised_passes(study, steps, passes),
     ]
     if not caps:
         return found
@@ -306,7 +315,38 @@ def _plan_samplings(study: SynchronousStudy, priced: Plan) -> list[str]:
         f"the same promise needs noise multiplier {drawn:.4g} with Poisson batches, which holds "
         "only if nobody learns who is in a batch (not where the order of examples is fixed or "
         "known, or batches follow from who is there), and "
-        f"{ordered:.4g} in passes of {count} batches, where nothing is secret (privacy.sampling)"
+        f"{ordered:.4g} in passes of {count} batches, where nothing is secret (privacy.sampling). "
+        "There, correlated noise (privacy.correlation) adds up over all steps as independent noise "
+        f"of multiplier {priced.samplings['correlated']:.4g} would"
+    ]
+
+
+def _advised_passes(
+    study: SynchronousStudy, steps: int, passes: Mapping[int, Mapping[str, float]]
+) -> list[Paragraph]:
+    """Return what batches without secret sampling would give, by how many a pass has."""
+    if not passes:
+        return []
+    rows = [
+        [str(count), str(-(-steps // count)), *(f"{each[name]:.3f}" for name in SAMPLINGS)]
+        for count, each in passes.items()
+    ]
+    better = [count for count, each in passes.items() if each["correlated"] < each["poisson"]]
+    found = (
+        "Correlated noise in passes is better than Poisson sampling with "
+        f"{', '.join(map(str, better))} batches of a pass"
+        if better
+        else "Poisson sampling has less noise than passes with each number of batches here"
+    )
+    return [
+        Table(
+            f"epsilon {epsilon_text(study.privacy.epsilon)} in {steps} steps, with and without "
+            "secret sampling: noise that adds up over all steps, as a noise multiplier",
+            ["batches", "passes", *SAMPLINGS],
+            rows,
+        ),
+        f"{found}, at this epsilon and number of steps. Where batches cannot be kept secret, the "
+        "price of Poisson sampling is false, and there is no such choice.",
     ]
 
 
