@@ -48,6 +48,7 @@ if TYPE_CHECKING:  # a plan of a built-in model does not wait for torch
     from sordino.clients.assemble import Assembly
     from sordino.clients.simulation import Rules
     from sordino.core.network import NetworkRegime
+    from sordino.mechanisms.correlated import Correlation
     from sordino.mechanisms.gaussian import Bounded
     from sordino.mechanisms.kinds import NoiseRequest
     from sordino.training.client import ModelKernels
@@ -245,7 +246,18 @@ class HorizontalRegime(Regime[H]):
             noise_multiplier=study.privacy.noise_multiplier or 0.0,
             parameters=trial.parameters,
             energies=trial.energies if study.data.validation else None,
+            correlation=self.correlation(study),
         )
+
+    def correlation(self, study: H) -> Correlation | None:
+        """Return the matrix of correlated noise, for as many passes as are planned."""
+        kind, batches = study.correlated, study.batches
+        if kind is None or batches is None:
+            return None
+        from sordino.mechanisms.correlated import Correlation
+
+        passes = max(-(-self.wanted(study) // batches), 1)
+        return Correlation(kind=kind, separation=batches, passes=passes)
 
     def announced(self, priced: Plan, study: H, noise: Bounded, sizes: Sequence[int]) -> Plan:
         """Return the plan with what a literal form claims beside what it gives."""

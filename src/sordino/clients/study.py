@@ -38,6 +38,31 @@ class Ordered(NoisyPrivacySpec):
         description="how batches come about: poisson, drawn in secret, unless given; or passes, in "
         "a public order, one pass over the examples after another",
     )
+    correlation: Literal["none", "banded", "blt"] | None = Field(
+        None,
+        description="whether noise is correlated from step to step, so that later noise takes back "
+        'a part of earlier; with sampling "passes". none unless given; blt keeps two vectors for '
+        "each client, banded keeps b - 1",
+    )
+
+    @model_validator(mode="after")
+    def _correlates_what_it_can(self) -> Ordered:
+        if self.correlated and self.sampling != "passes":
+            raise ValueError(
+                f"correlation '{self.correlation}' is of noise in a public order of batches, where "
+                "each record comes once a pass: set sampling = 'passes', or leave correlation out"
+            )
+        if self.correlated and self.mechanism.kind != "gaussian":
+            raise ValueError(
+                f"correlation '{self.correlation}' is proved for mechanism 'gaussian', and "
+                f"mechanism.kind is '{self.mechanism.kind}': leave one of the two out"
+            )
+        return self
+
+    @property
+    def correlated(self) -> Literal["banded", "blt"] | None:
+        """The kind of correlated noise; None for noise that is independent."""
+        return None if self.correlation == "none" else self.correlation
 
 
 class OrderedPromise(SampledPromise, Ordered):
@@ -251,6 +276,11 @@ class HorizontalStudy(Study):
     def ordered(self) -> bool:
         """Batches come in a public order, and are not drawn."""
         return isinstance(self.privacy, Ordered) and self.privacy.sampling == "passes"
+
+    @property
+    def correlated(self) -> Literal["banded", "blt"] | None:
+        """The kind of noise that is correlated from step to step; None where it is independent."""
+        return self.privacy.correlated if isinstance(self.privacy, Ordered) else None
 
     @property
     def epsilons(self) -> tuple[float, ...]:

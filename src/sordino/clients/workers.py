@@ -14,10 +14,10 @@ References:
 #
 # An answer is a function of (client, number, task, permits): batches and noise are drawn at
 # addresses that name the client and the number (:mod:`sordino.base.entropy`), and no client
-# remembers anything. So it does not matter which process computes it, or when. The kernel takes
-# answers in the order of its heap, as in one process; all sums are made by process 0, in that
-# order. Hence the bytes of a run are the same for any number of workers, and a run that was killed
-# goes on with another number.
+# remembers anything (with correlated noise it does: refused). So it does not matter which process
+# computes it, or when. The kernel takes answers in the order of its heap, as in one process; all
+# sums are made by process 0, in that order. Hence the bytes of a run are the same for any number of
+# workers, and a run that was killed goes on with another number.
 #
 #     Kernel.dispatch   ->  the answer is on the heap; its task waits to be handed out
 #     next turn         ->  all waiting tasks are divided by expected work and handed out
@@ -241,8 +241,15 @@ class Workers:
         """Return the objects of a run that its workers take part in.
 
         Raises:
-            StudyError: of a regime whose runs are one process.
+            StudyError: of a regime or a study whose runs are one process.
         """
+        from sordino.clients.study import HorizontalStudy
+
+        if isinstance(study, HorizontalStudy) and study.correlated is not None:
+            raise StudyError(
+                f"--workers: privacy.correlation = '{study.correlated}' needs one process, since "
+                "each client's noise goes on from its last task. Leave --workers out"
+            )
         if not self._loaded:  # they read the data while this process does
             beside = modules.beside()
             place = None if beside is None else str(beside)

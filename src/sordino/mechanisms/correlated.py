@@ -82,7 +82,7 @@ if TYPE_CHECKING:  # whoever only prices a release does not wait for torch
 FORMAT = 1
 """Of a memory that is kept."""
 
-LONGEST_MATRIX = 2**20
+LONGEST_MATRIX = 2**17
 """Steps after which a matrix begins anew, however long a run is."""
 SLACK = 2.0
 """Steps of the grid by which rounding f may move a number."""
@@ -111,7 +111,7 @@ class Correlation:
         passes: K, of a run; the matrix of a longer one begins anew.
 
     Raises:
-        StudyError: for numbers below 1, and more than 2^20 batches.
+        StudyError: for numbers below 1, and for more batches than a matrix has steps.
     """
 
     kind: Literal["banded", "blt"]
@@ -121,7 +121,7 @@ class Correlation:
     def __post_init__(self) -> None:
         if not 1 <= self.separation <= LONGEST_MATRIX or self.passes < 1:
             raise StudyError(
-                f"privacy.batches must be from 1 to {LONGEST_MATRIX}, with at least one pass; got "
+                f"privacy.batches must be from 1 to {LONGEST_MATRIX}, and passes at least 1; got "
                 f"{self.separation} and {self.passes} passes"
             )
         if self.kind == "banded" and _root(self.separation)[1:].sum() > MOST_ROOT:
@@ -185,6 +185,8 @@ class Memory:
         number: of the stream's next step, from 0.
         taken: steps since the matrix began.
         terms: clip, sigma and d, for which it holds.
+        token: of all that led to it. Noise is drawn over it, as over what the noise hides: drawn
+            twice for one sum with two memories, it would show what these differ by.
         rows: of "banded" the last zetas, the newest first, each (d,), int32; of "blt" one array of
             buffers (m, d). Never written to.
     """
@@ -192,11 +194,12 @@ class Memory:
     number: int
     taken: int
     terms: tuple[float, float, int]
+    token: str
     rows: tuple[NDArray[Any], ...]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return it as it is kept: arrays by name."""
-        about = msgspec.json.encode((FORMAT, self.number, self.taken, self.terms))
+        about = msgspec.json.encode((FORMAT, self.number, self.taken, self.terms, self.token))
         rows = {f"row.{number}": row for number, row in enumerate(self.rows)}
         return {_ABOUT: np.frombuffer(about, np.uint8), **rows}
 
@@ -214,9 +217,11 @@ class Memory:
                 f"the memory of correlated noise has format {found[:1]}, and this program reads "
                 f"{FORMAT}: go on with the version that wrote it"
             )
-        kinds = tuple[int, int, int, tuple[float, float, int]]
-        _, number, taken, terms = msgspec.convert(found, kinds)
-        return cls(number, taken, terms, tuple(kept[f"row.{i}"] for i in range(len(kept) - 1)))
+        kinds = tuple[int, int, int, tuple[float, float, int], str]
+        _, number, taken, terms, token = msgspec.convert(found, kinds)
+        return cls(
+            number, taken, terms, token, tuple(kept[f"row.{i}"] for i in range(len(kept) - 1))
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +278,8 @@ class CorrelatedGaussian(Gaussian):
         Args:
             total: sum (d,) of contributions, each within C; left as it is.
             excess: sum over the batch of b_i - 1/2, in examples.
-            rng: the noise; the vector's comes first, then the count's.
+            rng: the noise, drawn over the sum and the memory's token; the vector's comes first,
+                then the count's.
             memory: of the step before in this stream; None for the first.
             number: of the step in its stream, from 0. The matrix begins anew where steps are
                 missing: its rows must be the steps that ``separation`` is counted in.
@@ -288,7 +294,7 @@ class CorrelatedGaussian(Gaussian):
             or (memory.number, memory.terms) != (number, terms)
             or memory.taken == self.correlation.steps
         ):
-            memory = Memory(number, 0, terms, ())
+            memory = Memory(number, 0, terms, "", ())
         rows = memory.rows
         noise, out = grid.noise(raw.size, rng), np.empty(raw.size, np.float32)
         if self.correlation.kind == "banded":
@@ -296,11 +302,8 @@ class CorrelatedGaussian(Gaussian):
         else:
             rows = self._buffered(noise, raw, grid.step, rows, out)
         count = noisy_count(excess, rng, self.count_deviation) if self.share else None
-        return (
-            torch.from_numpy(out).to(total.device),
-            count,
-            Memory(number + 1, memory.taken + 1, terms, rows),
-        )
+        after = Memory(number + 1, memory.taken + 1, terms, rng.bytes(16).hex(), rows)
+        return torch.from_numpy(out).to(total.device), count, after
 
     def _banded(
         self,

@@ -20,6 +20,7 @@ from pydantic import Field, model_validator
 
 from sordino.base.errors import StudyError
 from sordino.base.registry import Registry, Section
+from sordino.mechanisms.correlated import CorrelatedGaussian, Correlation
 from sordino.mechanisms.gaussian import COUNT_SHARE, Bounded, CountedGaussian, Gaussian, Measuring
 from sordino.privacy import event
 
@@ -45,6 +46,7 @@ class NoiseRequest:
         update_bound: eta tau C, how far a client can get by tau steps of gradients of length C;
             None for unit "sample".
         largest: the largest weight of a client, in examples; 1 where all weigh the same.
+        correlation: the matrix of noise that is correlated from step to step; None where it is not.
     """
 
     unit: str
@@ -56,6 +58,7 @@ class NoiseRequest:
     count_deviation: float | None = None
     update_bound: float | None = None
     largest: float = 1.0
+    correlation: Correlation | None = None
 
     @property
     def dimension(self) -> int:
@@ -178,6 +181,14 @@ class GaussianNoise(Noise):
         """A Gaussian, with a count beside it if one is wanted."""
         measure: Literal["flat", "layers"] = "layers" if self.clipping == "per-layer" else "flat"
         sigma, deviation = asked.noise_multiplier, asked.count_deviation
+        if asked.correlation is not None:
+            return CorrelatedGaussian(
+                clip=asked.clip,
+                noise_multiplier=sigma,
+                measure=measure,
+                correlation=asked.correlation,
+                share=COUNT_SHARE if asked.counted else 0.0,
+            )
         if not asked.counted:
             return Gaussian(clip=asked.clip, noise_multiplier=sigma, measure=measure)
         share = COUNT_SHARE if deviation is None else (sigma / (2.0 * deviation)) ** 2

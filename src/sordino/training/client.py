@@ -150,7 +150,7 @@ def agreed(mechanism: Bounded, task: Train) -> Bounded:
     return mechanism.scaled(task.clip, task.noise_multiplier)
 
 
-def hidden(task: Train | Compute, total: Tensor, *beside: float | None) -> Contents:
+def hidden(task: Train | Compute, total: Tensor, *beside: float | str | None) -> Contents:
     """A raw sum (d,) and the raw numbers that are released with it, as bytes, with all that the
     task says of their release: the noise is drawn over these (``base.entropy.over``).
 

@@ -35,6 +35,7 @@ from torch import Tensor
 from sordino.base.entropy import Entropy
 from sordino.base.errors import StudyError
 from sordino.base.message import Statistics, Train, Update
+from sordino.mechanisms.correlated import CorrelatedGaussian
 from sordino.mechanisms.gaussian import Bounded, Measuring, Shortening
 from sordino.privacy import (
     Chosen,
@@ -47,7 +48,7 @@ from sordino.privacy import (
 from sordino.training.beside import Beside, Wants
 from sordino.training.client import SamplingClient, agreed, hidden, received
 from sordino.training.optimizer import Optimizer, Steps
-from sordino.training.passes import place_of
+from sordino.training.passes import place_of, tokens
 from sordino.training.perexample import Bound, FlatBound, Layers, Measured, Shortened
 from sordino.training.plausible import Length, length, sums
 
@@ -144,8 +145,14 @@ class PrivateClient(SteppingClient):
             )
             step_excess = clipped.clipped - len(chosen) / 2
             exact = beside.exact(step, clipped)
-            rng = noise.over(step, hidden(task, total, step_excess, exact))
-            noisy, more = self._noisy(total, step_excess, len(chosen), mechanism, rng)
+            kept = tokens(self.passes, mechanism)
+            rng = noise.over(step, hidden(task, total, step_excess, exact, *kept))
+            if isinstance(mechanism, CorrelatedGaussian) and self.passes is not None:
+                place = place_of(task) + step - 1
+                noisy, more = self.passes.release(mechanism, total, step_excess, rng, place)
+                noisy = noisy.div_(self.expected_batch)
+            else:
+                noisy, more = self._noisy(total, step_excess, len(chosen), mechanism, rng)
             beside.release(exact, rng)
             counted, excess = counted or more is not None, excess + (more or 0.0)
             energy += float(noisy @ noisy)

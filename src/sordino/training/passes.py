@@ -35,7 +35,8 @@ from torch import Tensor
 
 from sordino.base.errors import LocalProtocolError
 from sordino.base.message import Compute, Train, TrainInOrder
-from sordino.mechanisms.correlated import Memory
+from sordino.mechanisms.correlated import CorrelatedGaussian, Memory
+from sordino.mechanisms.gaussian import Bounded
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +48,7 @@ class Passes:
         who: (n,), whose each row is, where all rows of a person stand in one batch.
         rows: the most rows of one person.
         done: the steps up to here are taken, or passed over, by this process.
-        memory: noise that later steps take a part of again, where noise is correlated.
+        memory: the noise of earlier steps, where that of later ones is correlated with it.
     """
 
     batches: int
@@ -109,6 +110,29 @@ class Passes:
         if (why := self.objection(first)) is not None:
             raise LocalProtocolError(why)
         self.done = first + steps
+
+    def release(
+        self,
+        mechanism: CorrelatedGaussian,
+        total: Tensor,
+        excess: float,
+        rng: np.random.Generator,
+        place: int,
+    ) -> tuple[Tensor, float | None]:
+        """Return a step's noisy sum (d,) and noisy excess, and keep what later noise needs.
+
+        Args:
+            place: of the step in this client's order.
+        """
+        noisy, count, self.memory = mechanism.release_after(total, excess, rng, self.memory, place)
+        return noisy, count
+
+
+def tokens(passes: Passes | None, mechanism: Bounded) -> tuple[str, ...]:
+    """Return what noise is drawn over beside what it hides: the memory, where it has one."""
+    if passes is None or not isinstance(mechanism, CorrelatedGaussian):
+        return ()
+    return ("" if passes.memory is None else passes.memory.token,)
 
 
 def place_of(task: object) -> int:

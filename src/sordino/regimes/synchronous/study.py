@@ -283,6 +283,13 @@ class SynchronousStudy(HorizontalStudy):
                 "sampling = 'poisson'"
             )
 
+        if self.correlated and any(method.scale(k / rounds)[0] != 1.0 for k in range(rounds)):
+            raise ValueError(
+                f"privacy.correlation '{self.correlated}': method '{method.name}' changes the "
+                "bound from round to round, and noise of one bound takes back nothing of "
+                "another's: use a constant bound, or leave correlation out"
+            )
+
     @property
     def clipping(self) -> str | None:
         """Where the bound comes from, for methods that have a choice."""
