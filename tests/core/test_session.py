@@ -460,6 +460,19 @@ session.begin(study.read(Path(sys.argv[1])), Path(sys.argv[2]), show, lambda row
             'method={name="dp-sgd", tau=1, average=0.5}',
             'privacy={unit="sample", epsilon=4.0, delta=1e-3, sampling_rate=0.2, noise="shared"}',
         ],
+        [
+            'method={name="dp-sgd", tau=2}',
+            'privacy={unit="sample", epsilon=4.0, delta=1e-3, sampling="passes", batches=5, '
+            'correlation="blt"}',
+        ],
+        pytest.param(
+            [
+                'method={name="dp-sgd", tau=2}',
+                'privacy={unit="sample", epsilon=4.0, delta=1e-3, sampling="passes", batches=5, '
+                'correlation="banded"}',
+            ],
+            marks=pytest.mark.nightly,
+        ),
         pytest.param(
             [*CLIENTS, 'privacy.noise="shared"', 'method={name="dp-fedavg", momentum=0.5}'],
             marks=pytest.mark.nightly,
