@@ -246,12 +246,12 @@ class HorizontalRegime(Regime[H]):
             noise_multiplier=study.privacy.noise_multiplier or 0.0,
             parameters=trial.parameters,
             energies=trial.energies if study.data.validation else None,
-            correlation=self.correlation(study),
+            correlation=self.correlation(study, sizes, 0),
         )
 
-    def correlation(self, study: H) -> Correlation | None:
-        """Return the matrix of correlated noise, for as many passes as are planned."""
-        kind, batches = study.correlated, study.batches
+    def correlation(self, study: H, sizes: Sequence[int], client: int) -> Correlation | None:
+        """Return the matrix of a client's correlated noise, for as many passes as are planned."""
+        kind, batches = study.correlated, self.passes(study, sizes)[client]
         if kind is None or batches is None:
             return None
         from sordino.mechanisms.correlated import Correlation

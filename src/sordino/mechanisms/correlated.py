@@ -390,7 +390,7 @@ def _together(correlation: Correlation, steps: int) -> float:
     return math.sqrt(whole * float(squares[-1]) + (float(squares[rest - 1]) if rest else 0.0))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)  # edges have passes of their own length
 def _buffers(separation: int, passes: int) -> tuple[Floats, Floats]:
     """Decays and weights with the least error of prefix sums at one price, by a search over public
     numbers.

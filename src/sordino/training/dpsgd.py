@@ -35,7 +35,6 @@ from torch import Tensor
 from sordino.base.entropy import Entropy
 from sordino.base.errors import StudyError
 from sordino.base.message import Statistics, Train, Update
-from sordino.mechanisms.correlated import CorrelatedGaussian
 from sordino.mechanisms.gaussian import Bounded, Measuring, Shortening
 from sordino.privacy import (
     Chosen,
@@ -145,9 +144,9 @@ class PrivateClient(SteppingClient):
             )
             step_excess = clipped.clipped - len(chosen) / 2
             exact = beside.exact(step, clipped)
-            kept = tokens(self.passes, mechanism)
+            kept = tokens(self.passes)
             rng = noise.over(step, hidden(task, total, step_excess, exact, *kept))
-            if isinstance(mechanism, CorrelatedGaussian) and self.passes is not None:
+            if self.passes is not None:
                 place = place_of(task) + step - 1
                 noisy, more = self.passes.release(mechanism, total, step_excess, rng, place)
                 noisy = noisy.div_(self.expected_batch)

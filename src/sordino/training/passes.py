@@ -113,7 +113,7 @@ class Passes:
 
     def release(
         self,
-        mechanism: CorrelatedGaussian,
+        mechanism: Bounded,
         total: Tensor,
         excess: float,
         rng: np.random.Generator,
@@ -124,15 +124,15 @@ class Passes:
         Args:
             place: of the step in this client's order.
         """
+        if not isinstance(mechanism, CorrelatedGaussian):
+            return mechanism.release_counted(total, excess, rng)
         noisy, count, self.memory = mechanism.release_after(total, excess, rng, self.memory, place)
         return noisy, count
 
 
-def tokens(passes: Passes | None, mechanism: Bounded) -> tuple[str, ...]:
-    """Return what noise is drawn over beside what it hides: the memory, where it has one."""
-    if passes is None or not isinstance(mechanism, CorrelatedGaussian):
-        return ()
-    return ("" if passes.memory is None else passes.memory.token,)
+def tokens(passes: Passes | None) -> tuple[str, ...]:
+    """Return what noise is drawn over beside what it hides: the memory, where there is one."""
+    return () if passes is None or passes.memory is None else (passes.memory.token,)
 
 
 def place_of(task: object) -> int:

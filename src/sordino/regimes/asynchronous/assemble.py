@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -33,6 +33,7 @@ from sordino.clients.simulation import PassSimulation, Simulation, arrival_trips
 from sordino.core.effect import Effect, Overtaken, Request, Send
 from sordino.core.plan import times
 from sordino.core.world import Block, ChargeRequest
+from sordino.mechanisms.correlated import CorrelatedGaussian
 from sordino.privacy import LedgerSession, Permit
 from sordino.regimes.asynchronous.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
 from sordino.regimes.asynchronous.method import Noisy
@@ -226,7 +227,11 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
         common |= {"regularisation": method.regularisation, "scratch": self.scratch}
         if noise is not None:
             sigma = self.study.multipliers[index]
-            return PrivateEdge(**common, mechanism=noise.scaled(noise.clip, sigma))
+            noise = noise.scaled(noise.clip, sigma)
+            found = self.regime.correlation(self.study, self.sizes, index)
+            if found is not None and isinstance(noise, CorrelatedGaussian):
+                noise = replace(noise, correlation=found)
+            return PrivateEdge(**common, mechanism=noise)
         if self.study.privacy.unit == "none":
             return PlainEdge(**common)
         assert isinstance(method, Noisy)

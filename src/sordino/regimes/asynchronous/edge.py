@@ -33,7 +33,7 @@ from sordino.privacy import Event, NonPrivate, Permit, PoissonSampled, covers_on
 from sordino.training import plausible
 from sordino.training.client import SamplingClient, hidden, received
 from sordino.training.dpsgd import NO_NOISE, bound_of
-from sordino.training.passes import place_of
+from sordino.training.passes import place_of, tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,7 +80,7 @@ class Edge(SamplingClient):
 
     def noise_over(self, task: Compute, total: torch.Tensor) -> np.random.Generator:
         """The generator of the noise that hides this raw vector (d,)."""
-        return self.draws.over(task.task, hidden(task, total))
+        return self.draws.over(task.task, hidden(task, total, *tokens(self.passes)))
 
     def answered(self, task: Compute, gradient: torch.Tensor, share: float = 1.0) -> Gradient:
         """The message, its vector times ``share``, regularised; NumPy's calls cost a third."""
@@ -156,7 +156,11 @@ class PrivateEdge(Edge):
         self.kernels.clipped.of(
             self.examples, batch, bound_of(mechanism), self.scratch, expected=share
         )
-        noisy, _ = mechanism.release_counted(self.scratch, 0.0, self.noise_over(task, self.scratch))
+        rng = self.noise_over(task, self.scratch)
+        if self.passes is not None:
+            noisy, _ = self.passes.release(mechanism, self.scratch, 0.0, rng, place_of(task))
+        else:
+            noisy, _ = mechanism.release_counted(self.scratch, 0.0, rng)
         return self.answered(task, noisy, 1.0 / share)
 
     def reach(self, task: Compute, said: object) -> plausible.Length | None:
