@@ -127,7 +127,8 @@ def svg(
         axis.patch.set_gid(f"{GID}{i}")
     file = io.StringIO()
     # savefig walks through a picture twice, the first time to lay it out: drawing does that, too
-    FigureCanvasSVG(drawn).print_svg(file, metadata={"Date": None, "Creator": None})
+    canvas: Any = FigureCanvasSVG(drawn)  # whose method has no types
+    canvas.print_svg(file, metadata={"Date": None, "Creator": None})
     text = file.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
