@@ -67,6 +67,38 @@ def test_half_the_noise_that_is_booked_is_found(monkeypatch: pytest.MonkeyPatch)
     assert seen.verdict == "BROKEN"
 
 
+IN_ORDER = (
+    "privacy={unit='sample',epsilon=2.0,delta=1e-5,clip=1.0,sampling='passes',batches=5,"
+    "correlation='CORRELATION'}",
+    "budget.rounds=30",
+)
+
+
+@pytest.mark.parametrize(
+    "correlation",
+    [
+        "blt",
+        pytest.param("none", marks=pytest.mark.nightly),
+        pytest.param("banded", marks=pytest.mark.nightly),
+    ],
+)
+def test_passes_come_near_the_ledger_and_half_their_noise_is_found(
+    correlation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The adversary multiplies what is released by C, and knows who comes when."""
+    study = ready(*(each.replace("CORRELATION", correlation) for each in IN_ORDER))
+    found = white_box(study, 8000, 0.05, "x")
+    assert (found.verdict, found.ledger) == ("holds", pytest.approx(2.0, rel=2e-3))
+    assert found.ledger <= 3.5 * found.low
+    own = grid.Grid._fill
+
+    def quiet(self: grid.Grid, *given: Any) -> None:
+        own(grid.Grid(self.step, 0.5 * self.deviation), *given)
+
+    monkeypatch.setattr(grid.Grid, "_fill", quiet)
+    assert white_box(study, 8000, 0.05, "x").verdict == "BROKEN"
+
+
 def test_the_model_at_the_end_tells_of_canaries_without_noise_and_not_with_it() -> None:
     assert black_box(ready("budget.rounds=20"), 100, 0.05, "x").verdict == "holds"
     bare = ("privacy.epsilon=inf", "privacy.noise_multiplier=1e-3", "privacy.clip=10")

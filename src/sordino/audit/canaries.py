@@ -17,10 +17,11 @@ from sordino.audit.planted import (
     Coins,
     MembersSum,
     Planted,
-    Watched,
     attacked,
     dirac,
     likelihoods,
+    likelihoods_in_order,
+    watched,
 )
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
@@ -85,11 +86,18 @@ def white_box(study: HorizontalStudy, canaries: int, alpha: float, name: str) ->
         coins = _coins(study, "dirac", min(canaries, flat.dim, MOST))
         rng = Seeded(study.seed).at("audit", "canaries", "places")
         kernel, examples = dirac(flat, loss_of(study), divided.parts[0], coins, rng)
-        watched = Watched(client.mechanism, kernel.without, kernel.places)
+        seen = watched(client.mechanism, kernel.without, kernel.places)
         kernels = ModelKernels(flat, kernel, client.kernels.mean)
-        planted = replace(client, examples=examples, kernels=kernels, mechanism=watched)
-        rate = client.sampling_rate
-        return _with_first(built, planted), lambda _: likelihoods(watched.seen, rate), coins
+        planted = replace(client, examples=examples, kernels=kernels, mechanism=seen)
+        rate, passes, real = client.sampling_rate, client.passes, len(divided.parts[0])
+
+        def scores(_: Vector) -> Scores:
+            if passes is None:
+                return likelihoods(seen.seen, rate)
+            first = (real + np.arange(len(coins))) % passes.batches
+            return likelihoods_in_order(seen, first, passes.batches)
+
+        return _with_first(built, planted), scores, coins
 
     return attacked(study, divided, plant, (name, "sample", "white box"), alpha)
 

@@ -38,6 +38,7 @@ from sordino.clients.division import Federation
 from sordino.clients.study import HorizontalStudy
 from sordino.core.prepared import PreparedRun
 from sordino.data import Dataset
+from sordino.mechanisms.correlated import CorrelatedGaussian, Memory
 from sordino.mechanisms.gaussian import Bounded
 from sordino.mechanisms.gaussian import Gaussian as SameNoise
 from sordino.privacy import (
@@ -151,7 +152,7 @@ class Watched:
     def scaled(self, clip: float, noise_multiplier: float) -> Watched:
         """The same with another C and sigma, and the same memory."""
         other = self.mechanism.scaled(clip, noise_multiplier)
-        return Watched(other, self.others, self.places, self.seen)
+        return type(self)(other, self.others, self.places, self.seen)
 
     def release_counted(
         self, total: Tensor, excess: float, rng: np.random.Generator
@@ -161,6 +162,34 @@ class Watched:
         rest = (noisy[self.places].double() - others).numpy() / self.clip
         self.seen.append((rest, self.vector_multiplier))
         return noisy, count
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WatchedStream(Watched):
+    """The same of a mechanism with correlated noise; ``seen`` has the deviation of fresh noise."""
+
+    mechanism: CorrelatedGaussian
+
+    def release_after(
+        self,
+        total: Tensor,
+        excess: float,
+        rng: np.random.Generator,
+        memory: Memory | None,
+        number: int,
+    ) -> tuple[Tensor, float | None, Memory]:
+        others = self.others(total)
+        noisy, count, after = self.mechanism.release_after(total, excess, rng, memory, number)
+        rest = (noisy[self.places].double() - others).numpy() / self.clip
+        self.seen.append((rest, self.mechanism.fresh_multiplier))
+        return noisy, count, after
+
+
+def watched(mechanism: Bounded, others: Callable[[Tensor], Tensor], places: Tensor) -> Watched:
+    """Return a mechanism whose releases are looked at."""
+    if isinstance(mechanism, CorrelatedGaussian):
+        return WatchedStream(mechanism, others, places)
+    return Watched(mechanism, others, places)
 
 
 def dirac(
@@ -182,6 +211,31 @@ def likelihoods(seen: Sequence[tuple[Scores, float]], rate: float) -> Scores:
         drawn = math.log(rate) + (2.0 * rest - 1.0) / (2.0 * deviation**2)
         total += np.logaddexp(math.log1p(-rate), drawn) if rate < 1.0 else drawn
     return total
+
+
+def likelihoods_in_order(found: Watched, first: NDArray[np.int64], batches: int) -> Scores:
+    """Log-likelihood ratios (m,) of canaries that take part at known steps.
+
+    Args:
+        first: (m,), the first step of each; the next are ``batches`` steps apart.
+    """
+    seen = found.seen
+    rests, deviation = np.stack([rest for rest, _ in seen]), seen[0][1]
+    steps = np.arange(len(seen))[:, None]
+    there = (steps % batches == first[None, :]).astype(np.float64)
+    if isinstance(found, WatchedStream):  # C of what is released has independent noise
+        column: Scores = found.mechanism.correlation.column(len(seen))
+        rests, there = (_convolved(column, rows) for rows in (rests, there))
+    ratios: Scores = (there * rests - there * there / 2.0).sum(axis=0) / deviation**2
+    return ratios
+
+
+def _convolved(column: Scores, rows: Scores) -> Scores:
+    """Return C times rows (n, m)."""
+    found = np.zeros_like(rows)
+    for lag, factor in enumerate(column[: len(rows)]):
+        found[lag:] += factor * rows[: len(rows) - lag]
+    return found
 
 
 MANY, FEW = (0.02, 0.05, 0.1), (0.05, 0.1, 0.25)

@@ -67,7 +67,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -224,6 +224,21 @@ class Memory:
         )
 
 
+@runtime_checkable
+class Streaming(Protocol):
+    """A mechanism whose releases follow each other, and whose noise goes on from step to step."""
+
+    def release_after(
+        self,
+        total: Tensor,
+        excess: float,
+        rng: np.random.Generator,
+        memory: Memory | None,
+        number: int,
+    ) -> tuple[Tensor, float | None, Memory]:
+        """The release of a step of a stream; see :meth:`CorrelatedGaussian.release_after`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrelatedGaussian(Gaussian):
     """Release sums of one stream after another, with correlated noise and perhaps a count.
@@ -243,10 +258,14 @@ class CorrelatedGaussian(Gaussian):
         return self.noise_multiplier / math.sqrt(1.0 - self.share)
 
     @property
+    def fresh_multiplier(self) -> float:
+        """Standard deviation of one number of Z_t, in units of C."""
+        return self.deviation_multiplier * self.correlation.moved(1.0, 0.0)
+
+    @property
     def vector_multiplier(self) -> float:
         """Root mean square of the noise on one number of a step, in units of C."""
-        found = self.correlation
-        return self.deviation_multiplier * found.moved(1.0, 0.0) * found.spread
+        return self.fresh_multiplier * self.correlation.spread
 
     @property
     def count_deviation(self) -> float:

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from sordino.base.errors import LocalProtocolError
 from sordino.base.message import Compute, Train, TrainInOrder
-from sordino.mechanisms.correlated import CorrelatedGaussian, Memory
+from sordino.mechanisms.correlated import Memory, Streaming
 from sordino.mechanisms.gaussian import Bounded
 
 
@@ -124,7 +124,7 @@ class Passes:
         Args:
             place: of the step in this client's order.
         """
-        if not isinstance(mechanism, CorrelatedGaussian):
+        if not isinstance(mechanism, Streaming):
             return mechanism.release_counted(total, excess, rng)
         noisy, count, self.memory = mechanism.release_after(total, excess, rng, self.memory, place)
         return noisy, count
