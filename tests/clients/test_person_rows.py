@@ -141,6 +141,78 @@ def test_advice_weighs_the_rows_of_a_person(tmp_path: Path) -> None:
         assert sigma == pytest.approx(exact, abs=1e-3)
 
 
+def test_advice_knows_the_rows_that_are_kept_by_public_numbers_alone(tmp_path: Path) -> None:
+    """Half of the persons have a row, the others ten: person_rows by noise beside rows kept."""
+    study(tmp_path, [i // 3 for i in range(180)], "person_rows = 4")
+    stated = "data.person_histogram=[[1, 50], [10, 50]]"
+    done = sordino(tmp_path, "plan", "study.toml", "--advise", "--set", stated)
+    found = re.findall(
+        r"^\W*(\d+)\W+(\d+\.\d{3})\W+(\d+\.\d{2})\W+([\d.]+)%\W+(\d+\.\d{2})\W*$", done.screen, re.M
+    )
+    assert [float(kept) for *_, kept, _ in found] == pytest.approx(
+        [100 * (1 + min(10, k)) / 11 for k in (1, 2, 3, 4, 5, 8, 12, 20)], abs=0.06
+    )
+    best = min(found, key=lambda row: float(row[1]) / float(row[3]))
+    assert f"person_rows = {best[0]} has the least noise" in " ".join(done.screen.split())
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["", "privacy.noise = 'shared'", "method.name = 'ali-dpfl'", "privacy.accountant = 'rdp'"],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_persons_are_clipped_at_the_price_of_a_row(tmp_path: Path, change: str) -> None:
+    """Noise, epsilon and events are those of a study of as many rows as there are persons."""
+    price = []
+    for folder, patients, more in (
+        ("a", list(range(60)), "person_rows = 1"),
+        ("b", [i // 3 for i in range(180)], "person_rows = 9"),
+    ):
+        (tmp_path / folder).mkdir()
+        study(tmp_path / folder, patients, more)
+        changes = [change.replace(" = ", "=", 1)] * bool(change)
+        if folder == "b":
+            changes.append("privacy.clip_per='person'")
+        text = (tmp_path / folder / "study.toml").read_text()
+        for old, new in (
+            ("noise_multiplier = 2.0\n", ""),
+            ('unit = "sample"', 'unit = "person"'),
+        ):
+            text = text.replace(old, new)
+        (tmp_path / folder / "study.toml").write_text(text)
+        asked = so.Study.read(tmp_path / folder / "study.toml", *changes)
+        plan, run = so.plan(asked), so.run(asked, out=tmp_path / folder / "run", progress=False)
+        assert run.unit == "person"
+        assert run.epsilon == pytest.approx(plan.epsilon, rel=1e-3)
+        charged = set(run.ledger.to_polars()["event"])
+        price.append((plan.price.noise_multiplier, plan.epsilon, sum(plan.sizes), charged))
+    assert price[0] == price[1]
+    assert "how many rows somebody has is not" in (tmp_path / "b/run/report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (
+            ('privacy.unit = "sample"', 'person = "patient"', "person_rows = 1"),
+            "needs privacy.unit",
+        ),
+        (("form",), "literal form"),
+    ],
+)
+def test_a_clip_of_persons_needs_persons(tmp_path: Path, change: tuple[str, ...], why: str) -> None:
+    text = STUDY.format(more="person_rows = 1").replace(
+        "[privacy]", '[privacy]\nclip_per = "person"'
+    )
+    for gone in change:
+        text = text.replace(gone + "\n", "")
+    if change == ("form",):
+        text = text.replace("[budget]", 'mechanism = { kind = "haar", form = "paper" }\n[budget]')
+    (tmp_path / "study.toml").write_text(text)
+    with pytest.raises(StudyError, match=why):
+        studies.read(tmp_path / "study.toml")
+
+
 def test_the_cap_holds_over_all_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     patients = [*range(40), *[3] * 10]

@@ -94,6 +94,43 @@ def test_a_record_is_known_in_whatever_set_it_comes(tmp_path: Path) -> None:
         )
 
 
+def test_a_person_who_is_clipped_is_one_unit_and_each_row_takes_two_steps(tmp_path: Path) -> None:
+    """Whatever others hold the same person otherwise, before or after."""
+    people = [8, 8, 8, 9]
+
+    def persons(unit: str, kind: str) -> Records:
+        return of(unit, 1, 2, 3, 4, kind=kind, people=people)
+
+    alone = replace(persons("a", "person"), most=1)
+    with LedgerSession.for_data(tmp_path, "one", [alone]) as ledgers:
+        booked(ledgers, "a", STEP, 10)
+        assert ledgers.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 10))
+        ledgers.finish()
+    with LedgerSession.for_data(tmp_path, "two", [persons("b", "sample")]) as ledgers:
+        booked(ledgers, "b", OTHER, 1)
+        both = epsilon((STEP, 10), (of_rows(OTHER, 3), 1))
+        assert ledgers.epsilon("b", 1e-5, "rdp") == both
+        ledgers.finish()
+    with LedgerSession.for_data(tmp_path, "three", [replace(alone, unit="c")]) as ledgers:
+        assert ledgers.epsilon("c", 1e-5, "rdp") == both
+        ledgers.finish()
+    with LedgerSession.for_data(tmp_path, "four", [of("d", 2)]) as ledgers:
+        rows = epsilon((Grouped(STEP, 2), 10), (OTHER, 1))
+        assert ledgers.epsilon("d", 1e-5, "rdp") == rows > epsilon((STEP, 10), (OTHER, 1))
+
+
+def test_two_names_of_one_person_are_no_unit(tmp_path: Path) -> None:
+    one = of("a", 1, 2, 3, kind="person", people=[7, 7, 9])
+    with LedgerSession.for_data(tmp_path, "one", [replace(one, most=1)]) as ledgers:
+        link(
+            ledgers.ledger,
+            np.array([[10**6 + 1, 1]], np.uint64),
+            np.array([[10**6 + 3, 3]], np.uint64),
+        )
+    with pytest.raises(LedgerError, match="counts as 2 persons here"):
+        LedgerSession.for_data(tmp_path, "two", [replace(one, most=1)])
+
+
 def test_either_word_is_enough(tmp_path: Path) -> None:
     def rows(*pairs: tuple[int, int]) -> Records:
         return Records("a", "sample", np.array(pairs, dtype=np.uint64))

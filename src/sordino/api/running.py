@@ -59,7 +59,7 @@ class Run(shown.Tabular):
     def __init__(self, folder: Folder) -> None:
         self._folder, about = folder, folder.about
         self.folder, self.name = folder.folder, folder.name
-        self.method, self.unit = known(about.method) or "", known(about.unit) or ""
+        self.method, self.unit = known(about.method) or "", about.protected
         self.done, self.ended = folder.done, folder.ended
         self.accuracy, self.metrics = folder.accuracy, folder.metrics
         self.epsilon, self.spent, self.delta = folder.guaranteed, folder.spent, known(about.delta)

@@ -105,6 +105,11 @@ def shadows(study: HorizontalStudy, folder: Path) -> Shadows:
             "whole clients are protected. Use --attack canaries, or a study with privacy.unit = "
             "'sample'"
         )
+    if study.clips_persons:
+        raise StudyError(
+            "privacy.clip_per = 'person': --attack lira asks which rows were in a run, and here "
+            "persons are drawn. Use --attack canaries, who are persons of one row"
+        )
     if study.privacy.unit == "sample" and study.method.unpriced is not None:
         raise StudyError(
             f"method.name = {study.method.name!r}: {study.method.unpriced}; no epsilon is promised "

@@ -181,12 +181,13 @@ def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
     from sordino.core import regimes
     from sordino.core.statements import uncovered
 
+    units = "persons" if study.clips_persons else "examples"
     held = (
         f", {len(sizes)} clients"
         + (
             ""
             if getattr(study, "hides_sizes", False)
-            else f" of {min(sizes)} to {max(sizes)} examples"
+            else f" of {min(sizes)} to {max(sizes)} {units}"
         )
         if sizes
         else ""

@@ -55,6 +55,7 @@ from sordino.core.prepared import (
 from sordino.core.records import Metrics
 from sordino.core.run.environment import charge_key_prefix, device, protective
 from sordino.data.dataset import Dataset
+from sordino.data.identity import by_person
 from sordino.privacy import LedgerSession
 from sordino.privacy.records import Records
 from sordino.training.client import Examples
@@ -185,9 +186,12 @@ class Assembly(Generic[H]):
         clients = list[Any]()
         self.parts.reverse()
         while self.parts:
-            part = self.parts.pop()
-            labels = torch.from_numpy(part.y).to(self.kernels.flat.weights.device)
-            examples = Examples(placed(part.x, labels.device), labels)
+            part, starts, place = self.parts.pop(), None, self.kernels.flat.weights.device
+            if self.study.clips_persons and part.people is not None:
+                order, firsts = by_person(part.people[:, 0])
+                part, starts = part.take(order), torch.from_numpy(firsts).to(place)
+            labels = torch.from_numpy(part.y).to(place)
+            examples = Examples(placed(part.x, place), labels, starts)
             index = len(clients)
             clients.append(
                 self.client(

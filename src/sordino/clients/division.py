@@ -44,6 +44,7 @@ class Federation:
             here.
         remote: whether some parts lie elsewhere: their examples are stand-ins, and their labels
             are not known.
+        by_person: whether persons are drawn, and sizes are theirs; else rows are.
     """
 
     parts: tuple[datasets.Dataset, ...]
@@ -54,11 +55,17 @@ class Federation:
     prints: tuple[str, ...] = ()
     shaping: tuple[str, ...] = ()
     remote: bool = False
+    by_person: bool = False
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """n_i of every client."""
-        return tuple(len(part) for part in self.parts)
+        """n_i of every client: how many there are from whom batches are drawn."""
+        return tuple(
+            len(np.unique(part.people[:, 0]))
+            if self.by_person and part.people is not None
+            else len(part)
+            for part in self.parts
+        )
 
 
 class Division(NamedTuple):
@@ -114,7 +121,12 @@ def federation(study: HorizontalStudy) -> Federation:
         else ()
     )
     return Federation(
-        tuple(train.take(part) for part in indices), corpus.test, validation, counts, names
+        tuple(train.take(part) for part in indices),
+        corpus.test,
+        validation,
+        counts,
+        names,
+        by_person=study.clips_persons,
     )
 
 
@@ -220,7 +232,7 @@ def known_records(study: HorizontalStudy, divided: Federation) -> tuple[Records,
     if not identified(study):
         return ()
     found = [
-        records(part, f"client:{i}", SAMPLE, study.data.person_rows)
+        records(part, f"client:{i}", *study.recorded)
         for i, part in enumerate(divided.parts)
         if part.words is not None or not divided.remote
     ]

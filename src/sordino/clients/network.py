@@ -206,12 +206,15 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
             and len(first_rows(found.people[:, 0], most)) < len(found)
         ):
             raise DataError(
-                f"{path}: a person has more rows than the agreed data.person_rows = {most}, which "
-                "is what everybody is priced at. Leave rows out of the file"
+                f"{path}: a person has more rows than the agreed data.person_rows = {most}. Leave "
+                "rows out of the file"
             )
-        if len(found) != rows:
+        held, what = len(found), "examples"
+        if study.clips_persons and found.people is not None:
+            held, what = len(np.unique(found.people[:, 0])), "persons"
+        if held != rows:
             raise DataError(
-                f"{path}: it has {len(found)} examples, and this site agreed to have {rows}: sizes "
+                f"{path}: it has {held} {what}, and this site agreed to have {rows}: sizes "
                 "are public, and the noise follows from them. Agree anew, or choose the agreed rows"
             )
         notice_sizes(found)
@@ -278,8 +281,8 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
             ),
             study=study.model_copy(update={"data": encoded}),
             names=tuple(found.names or [""] * len(found.parts)),
-            examples=tuple(len(part) for part in found.parts),
-            files=tuple(map(_arrays, found.parts)),
+            examples=found.sizes,
+            files=tuple(_arrays(part, study.data.person) for part in found.parts),
             prints=tuple(part.fingerprint() for part in (*found.parts, found.test)),
             test=_arrays(found.test) if len(found.test) else None,
         )
@@ -311,8 +314,8 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
             pays = asked.affordable(unit)
             total = asked.epsilon(unit, wanted if pays is None else min(pays, wanted))
         else:
-            kind = CLIENT if self.regime.whole(limited) else SAMPLE
-            known = [records(data, unit, kind, limited.data.person_rows)]
+            kind, most = (CLIENT, 1) if self.regime.whole(limited) else limited.recorded
+            known = [records(data, unit, kind, most)]
             ((left, burden),), _ = balances(limited, alone, known, [name])
             spent, pays = left.spent, left.steps
             if not alone.staged:
@@ -390,6 +393,7 @@ def divided(
         prints,
         agreement.rehearsal,
         remote=True,
+        by_person=study.clips_persons,
     )
 
 
@@ -413,9 +417,14 @@ def seen_shape(agreement: Agreement, study: HorizontalStudy) -> Shape:
     return agreement.data.model_copy(update={"shape": shape, "columns": ()})
 
 
-def _arrays(part: Dataset) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a file with these examples."""
+def _arrays(part: Dataset, person: str | None = None) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a file with these examples; persons have other names there."""
+    found: dict[str, NDArray[Any]] = {"x": part.x}
     if part.span is None:
-        return {"x": part.x, "y": np.array(part.classes)[part.y]}
-    low, high = part.span
-    return {"x": part.x, "y": low + (part.y.astype(np.float64) + 1.0) * (high - low) / 2.0}
+        found["y"] = np.array(part.classes)[part.y]
+    else:
+        low, high = part.span
+        found["y"] = low + (part.y.astype(np.float64) + 1.0) * (high - low) / 2.0
+    if person is not None and part.people is not None:
+        found[person] = part.people[:, 0].astype(str)
+    return found

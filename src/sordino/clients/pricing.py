@@ -19,7 +19,7 @@ from sordino.core.statements import Table, number_text
 from sordino.privacy import Budget, Event, Gaussian, Ledger, NonPrivate, accountant
 from sordino.privacy.accounting import Spent
 from sordino.privacy.records import Burden, Records, burdens
-from sordino.privacy.records.group import CLIENT, SAMPLE, of_rows
+from sordino.privacy.records.group import CLIENT, of_rows
 from sordino.privacy.rounding import epsilon_text
 from sordino.privacy.session import data_ledger
 
@@ -220,13 +220,16 @@ def exposed(
 
 def _of_persons(study: HorizontalStudy) -> str:
     """Return why a charge counts more than once for everybody; empty where it does not."""
-    most = study.data.person_rows or 1
-    if most == 1 or study.privacy.unit != "sample":
+    most = study.rows_at_once
+    if most == 1:
         return ""
     return f"data.person_rows = {most}: up to {most} examples of one person share one budget"
 
 
-FEWER = "keep fewer rows of each person (data.person_rows)"
+FEWER = (
+    "keep fewer rows of each person (data.person_rows), or clip persons (privacy.clip_per = "
+    "'person')"
+)
 ALIKE = (
     "clients hold the same records, of which each has the least epsilon of those who hold it: give "
     "them the same privacy.epsilons, or each its own records"
@@ -245,13 +248,13 @@ def with_balances(
         asked: the study's charges.
         whole: whether whole clients are protected by noise on their sum.
     """
-    privacy, sigma, kind = study.privacy, plan.noise_multiplier, CLIENT if whole else SAMPLE
+    privacy, sigma = study.privacy, plan.noise_multiplier
     if study.form != "sound" or privacy.epsilon is None or privacy.delta is None:
         return plan
     units, budgets = list(asked.budgets), list(asked.budgets.values())
+    kind, most = (CLIENT, 1) if whole else study.recorded
     known = [
-        records(part, unit, kind, study.data.person_rows)
-        for part, unit in zip(divided.parts, units, strict=True)
+        records(part, unit, kind, most) for part, unit in zip(divided.parts, units, strict=True)
     ]
     clients, before = balances(study, asked, known, divided.names)
     worst, dearest = min(clients, key=lambda pair: (_fewer(pair[0].steps), -pair[0].spent))

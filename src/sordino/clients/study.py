@@ -13,6 +13,7 @@ from sordino.core.statements import FLOATS, LOOKING, SIMULATED
 from sordino.core.study.base import Epsilon, Model, NoisyPrivacySpec, Study, World
 from sordino.core.study.data import SHARE, Data
 from sordino.privacy import fixed_order
+from sordino.privacy.records.group import PERSON, SAMPLE
 from sordino.privacy.rounding import epsilon_text
 from sordino.training.optimizer import OPTIMIZERS, Optimizer, Sgd
 
@@ -195,6 +196,7 @@ class HorizontalStudy(Study):
                     f"{self.data.clients}: one for each {self.holder}"
                 )
         self._learns_what_labels_are()
+        self._clips_whom_it_protects()
         self._can_be_measured()
         if (
             refusal := self.privacy.mechanism.refused(self.privacy.unit, bool(self.data.validation))
@@ -215,6 +217,20 @@ class HorizontalStudy(Study):
                 "model.name = 'linear' is for labels that are numbers: use 'logistic' for classes, "
                 "or set data.target = 'number' with data.label_range"
             )
+
+    def _clips_whom_it_protects(self) -> None:
+        """Refuse a clip of persons where no persons are protected, or nothing is clipped so."""
+        unit = self.privacy.unit
+        if self.privacy.clip_per != "person" or unit == "none" or self.clips_persons:
+            return
+        why = "the paper's literal form clips otherwise"
+        if not self.of_persons:
+            named = "" if self.data.person is None else f", and privacy.unit is '{unit}'"
+            why = f"that needs privacy.unit = 'person' with data.person{named}"
+        raise ValueError(
+            f"privacy.clip_per = 'person' clips what all rows of a person come to: {why}. Leave "
+            "clip_per out, or change that"
+        )
 
     def _can_be_measured(self) -> None:
         """Refuse a test set that pays for evaluations where its rows have no price of their own."""
@@ -312,9 +328,20 @@ class HorizontalStudy(Study):
         return self.data.person is not None and self.privacy.unit == "sample"
 
     @property
+    def clips_persons(self) -> bool:
+        """Persons are drawn and clipped, each with all rows; else rows are."""
+        return self.privacy.clip_per == "person" and self.of_persons and self.form == "sound"
+
+    @property
     def rows_at_once(self) -> int:
-        """The rows that a promise covers together: the most of one person, or one."""
-        return (self.data.person_rows or 1) if self.of_persons else 1
+        """What is drawn and clipped by itself of one person, at most: rows, or the person."""
+        several = self.of_persons and not self.clips_persons
+        return (self.data.person_rows or 1) if several else 1
+
+    @property
+    def recorded(self) -> tuple[str, int]:
+        """The kind of the records of a client's data, and how many a person may be there."""
+        return (PERSON, 1) if self.clips_persons else (SAMPLE, self.data.person_rows or 1)
 
     @property
     def pays_to_test(self) -> bool:
@@ -414,6 +441,10 @@ FEATURES = (
     "The model sees features of an example in its place: data.features = {front}, a fixed function "
     "of one example that learns nothing from data. Budgets and ledgers belong to the examples."
 )
+PERSONS = (
+    "Persons are drawn and clipped, each with all rows (privacy.clip_per = 'person'). So sizes are "
+    "numbers of persons here: these are public, and how many rows somebody has is not."
+)
 EQUAL = (
     "The ledger of the data takes equal rows at two clients of one run for two people's: each is "
     "in one client's releases, whose prices do not add up. Name data.person where one person may "
@@ -435,6 +466,8 @@ DIVISION = (
 def resting_on(study: HorizontalStudy, first: tuple[str, ...] = (SIZES, BATCHES)) -> list[str]:
     """Return what the guarantee, or the run, rests on; ``first`` is particular to a regime."""
     found = [*first, SIMULATED, FLOATS, LOOKING, DIVIDED]
+    if study.clips_persons:
+        found.append(PERSONS)
     if study.data.validation or study.data.client_validation:
         found.append(VALIDATION)
     if (front := study.data.features) is not None:

@@ -567,7 +567,7 @@ def _study(member: Member) -> dict[str, object]:
         "file": str(member.side.path),
         "method": study.method.name,
         "form": study.form,
-        "unit": study.privacy.unit,
+        "unit": study.protected,
         "delta": study.privacy.delta,
         "accountant": study.privacy.accountant,
         "epsilon_budget": study.privacy.epsilon,

@@ -292,6 +292,8 @@ class Unknown(Open, frozen=True, kw_only=True):
         return found if isinstance(found, str) else ""
 
 
+PERSON = "all examples of one person replaced by none (sizes are public)"
+"""The adjacency of runs that protect persons."""
 KINDS: dict[str, type[Row]] = {
     str(kind.__struct_config__.tag): kind
     for kind in (Late, Lost, Joined, Left, Stale, Dropped, Declined, Refused, End)
@@ -465,6 +467,11 @@ class About(Open, frozen=True, kw_only=True):
     begun: Text = UNSET
     ended: Text = UNSET
     data: Text = UNSET
+
+    @property
+    def protected(self) -> str:
+        """Return whom the promise is for: a person, or the unit; empty where it is not known."""
+        return "person" if known(self.adjacency) == PERSON else known(self.unit) or ""
 
     @property
     def regime(self) -> str:

@@ -29,7 +29,7 @@ import msgspec
 from msgspec import UNSET
 
 from sordino.core import regimes
-from sordino.core.records import Round, at, known, number
+from sordino.core.records import PERSON, Round, at, known, number
 from sordino.core.run.reading import Run
 from sordino.core.study.base import Study, tuned_sentence
 from sordino.privacy.rounding import epsilon_text
@@ -442,7 +442,6 @@ ADJACENCY = {
     "entity": "replace one entity's label and its features at every party",
     "none": "none",
 }
-PERSON = "all examples of one person replaced by none (sizes are public)"
 PAPER = (
     "The study asks for the paper's literal form. It sends values without noise, or with "
     "noise that gives no bound."

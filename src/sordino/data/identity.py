@@ -382,6 +382,20 @@ def persons(values: Cells) -> Words:
     return _looked_up(values, words_of)
 
 
+def by_person(who: Words) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The order (n,) in which the rows of each person stand together, persons by their first rows,
+    and where each of m persons begins and the last one ends, (m + 1,).
+
+    >>> order, starts = by_person(np.array([7, 3, 7], np.uint64))
+    >>> order.tolist(), starts.tolist()
+    ([0, 2, 1], [0, 2, 3])
+    """
+    _, first, person = np.unique(who, return_index=True, return_inverse=True)
+    order = np.argsort(first[person.reshape(-1)], kind="stable")
+    starts = np.flatnonzero(np.diff(who[order])) + 1 if len(who) else np.zeros(0, np.int64)
+    return order, np.concatenate([[0], starts, [len(who)]])
+
+
 def first_rows(who: Words, most: int) -> npt.NDArray[np.int64]:
     """Places of the first ``most`` rows of each person, ascending; ``who`` (n,) names persons.
 

@@ -10,7 +10,8 @@ the tables and the first digest of its own, and one more stored ledger for the t
 2         one chain of charges and notes; adjacency is an English sentence, in three wordings
 3         as 2, adjacency is a code
 4         as 3; a class of records may have several histories, of which one holds, and a history
-          may hold releases as they bound several rows of a person (SampledRows)
+          may hold releases as they bound several rows of a person (SampledRows), and
+          sets in which a person is one unit
 ========  =====================================================================================
 
 Rows of ``entries`` and fields of :class:`~sordino.privacy.chain.Entry` have the same names, and a

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sordino.core import regimes
 from sordino.core.records import Refused, known, number
 from sordino.core.run.reading import Run
-from sordino.core.statements import PERSON, Fact
+from sordino.core.statements import Fact
 from sordino.privacy.rounding import epsilon_text
 
 
@@ -255,8 +255,7 @@ def terms(run: Run) -> list[tuple[str, str]]:
         return []
     about, words = run.about, run.vocabulary
     noise, clip = number(about.noise_multiplier), number(about.facts.clip)
-    protected = "person" if known(about.adjacency) == PERSON else str(about.unit)
-    unit = UNITS.get(protected, protected)
+    unit = UNITS.get(about.protected, about.protected)
     found = [
         ("who is protected", unit.format(client=words.client, a_client=words.a_client)),
         ("neighbours differ by", known(about.adjacency) or "-"),

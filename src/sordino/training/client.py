@@ -64,16 +64,20 @@ class Examples:
 
     Pixels stay bytes until a batch is taken: a quarter of the memory, and of what a batch has to
     fetch.
+
+    Where ``starts`` (m + 1,) are given, it is m persons who are drawn and clipped, and number i has
+    the rows ``starts[i]`` to ``starts[i + 1]``.
     """
 
     x: Tensor
     y: Tensor
+    starts: Tensor | None = None
 
     def __len__(self) -> int:
-        return len(self.y)
+        return len(self.y) if self.starts is None else len(self.starts) - 1
 
     def take(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Copies of the examples with these indices (b,), as model input."""
+        """Copies of the rows with these indices (b,), as model input."""
         return model_input(self.x.index_select(0, chosen)), self.y.index_select(0, chosen)
 
 

@@ -463,7 +463,7 @@ def _end(
         spent=most,
         delta=study.privacy.delta,
         accountant=study.privacy.accountant,
-        unit=study.privacy.unit,
+        unit=study.protected,
         seconds=seconds if before is None else number(before.seconds) or 0.0,
         why=moment.ended or "",
     )

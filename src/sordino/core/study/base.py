@@ -128,6 +128,12 @@ class NoisyPrivacySpec(PrivacySpec):
         description="C, the largest norm of one contribution to a sum; larger ones are scaled down "
         "to it",
     )
+    clip_per: Literal["row", "person"] | None = Field(
+        None,
+        description="what is clipped to C: row, the gradient of each row, unless given; or person, "
+        'with unit "person", the sum over all rows of a person: persons are drawn instead of rows, '
+        "and a person costs what one row costs, however many there are",
+    )
     noise_multiplier: float | None = Field(
         None,
         le=1e6,
@@ -364,6 +370,11 @@ class Study(Section):
     @property
     def of_persons(self) -> bool:
         """Return whether the promise is for persons with several examples each."""
+        return False
+
+    @property
+    def clips_persons(self) -> bool:
+        """Return whether persons are drawn and clipped, each with all rows; else rows are."""
         return False
 
     @property

@@ -291,6 +291,14 @@ class Data(Table):
         "one client, and others are left out; public, and what everybody is priced at: 1 costs a "
         "person no more than a row",
     )
+    person_histogram: (
+        tuple[tuple[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0)]], ...] | None
+    ) = Field(
+        None,
+        min_length=1,
+        description="public numbers, not from these rows: pairs of a number of rows and how many "
+        "persons have so many (or their share); `sordino plan --advise` weighs person_rows by them",
+    )
     clients: int = Field(10, ge=1, description="how many clients hold the data")
     partition: Annotated[Partition, PARTITIONS] = Iid()
     features: Annotated[FrontEnd | None, FRONT_ENDS] = Field(
@@ -324,6 +332,15 @@ class Data(Table):
         """Return whether who holds how many private rows follows from their labels."""
         return not self.published and self.partition.by_label
 
+    def kept(self, most: int) -> float | None:
+        """Return the share of all rows that are kept with ``most`` rows of each person, by the
+        public histogram; None without one.
+        """
+        if self.person_histogram is None:
+            return None
+        rows = sum(rows * persons for rows, persons in self.person_histogram)
+        return sum(min(rows, most) * each for rows, each in self.person_histogram) / rows
+
     @property
     def _several_rows(self) -> bool:
         """Return whether a person may have more than one row."""
@@ -351,6 +368,11 @@ class Data(Table):
             raise ValueError(
                 "person_rows bounds the rows of each person, and no column says whose a row is: "
                 "name it in person"
+            )
+        if self.person_histogram is not None and self.person is None:
+            raise ValueError(
+                "person_histogram says how many rows persons have, and no column says whose a row "
+                "is: name it in person"
             )
         if self.person is not None and self.person_rows is None:
             raise ValueError(

@@ -14,6 +14,9 @@ contribution is replaced by none. A record may be more than that, or another kin
   with probability q' = 1 - (1 - q)^k, and the statistic then moves by at most k times as far:
   PoissonSampled(q', Gaussian(sigma / k)) dominates, by joint convexity of the hockey-stick
   divergence and because a Gaussian's pair grows with its shift.
+* **k persons** who fall away together, where a person's rows are clipped together: they are k
+  records of the release, as above. But **a row of such a person** changes the bounded sum of all
+  its person's rows into another: two steps, for which the history is priced, as the next one says.
 * **a record of a client** that is protected as a whole. Its client's update changes from one
   bounded vector into another: the client is replaced by none, and another put in its place. That is
   two steps of adjacency, not one. Without sampling Gaussian(sigma / 2); with sampling no event of
@@ -59,8 +62,7 @@ from sordino.privacy.event import (
     Selected,
 )
 
-SAMPLE, CLIENT, ENTITY, LABEL = "sample", "client", "entity", "label"
-KINDS = (SAMPLE, CLIENT, ENTITY, LABEL)
+SAMPLE, PERSON, CLIENT, ENTITY, LABEL = "sample", "person", "client", "entity", "label"
 MOST = 64
 """Records in a group beyond which no bound is attempted: k times epsilon says nothing any more."""
 
@@ -164,11 +166,16 @@ def composed(events: Sequence[Event]) -> Event:
     return events[0] if len(events) == 1 else Composed(tuple(events))
 
 
+def steps(event: Event, count: int) -> Event:
+    """A release for one step of adjacency as it bounds so many, whatever they are."""
+    if count == 1 or isinstance(event, Nothing | NonPrivate):
+        return event
+    return Grouped(event, count) if _sampled(event) else grouped(event, count)
+
+
 def replaced(event: Event) -> Event:
     """A release as it bounds a unit that is replaced by another: two steps of adjacency."""
-    if isinstance(event, Nothing | NonPrivate):
-        return event
-    return Grouped(event, 2) if _sampled(event) else grouped(event, 2)
+    return steps(event, 2)
 
 
 def _sampled(event: Event) -> bool:
@@ -204,15 +211,16 @@ def translated(counts: Counts, kind: str) -> Spent:
 
 @lru_cache(maxsize=1 << 14)
 def _translated(event: Event, size: int, booked: str, kind: str) -> Event | None:
-    event = grouped(event, size)
+    # the size of a row, which is none of the persons who are units, is the steps that it takes
+    event = steps(bare(event), size) if booked == PERSON else grouped(event, size)
     if booked == kind:
         return event
     match kind, booked:
-        case ("sample", "entity"):
+        case ("sample" | "person", "sample" | "person" | "entity"):
             return event
-        case ("sample", "label") | ("entity", "label") | ("label", "entity"):
+        case ("sample" | "person" | "entity", "label") | ("label", "entity"):
             return None
-        case ("sample", "client") | ("entity" | "label", "sample" | "client"):
+        case ("sample" | "person", "client") | ("entity" | "label", "sample" | "person" | "client"):
             return replaced(event)
     raise ValueError(f"no history of {booked!r} bounds {kind!r}")
 

@@ -33,7 +33,7 @@ import numpy.typing as npt
 from sordino.base.errors import LedgerError
 from sordino.base.siphash import siphash, stacked
 from sordino.privacy.records.classes import Group
-from sordino.privacy.records.group import CLIENT, SAMPLE
+from sordino.privacy.records.group import CLIENT, PERSON, SAMPLE
 
 Words = npt.NDArray[np.uint64]
 
@@ -49,7 +49,8 @@ class Records:
 
     Attributes:
         unit: its name in the run, such as "client:3".
-        kind: what a charge on it protects: "sample", "client", "entity" or "label".
+        kind: what a charge on it protects: "sample", "person", "client", "entity" or "label". Of a
+            "person" all rows here are one unit.
         rows: pairs of words of all values, or all but the label, and of the features, (n, 2 m);
             today's pair of all values is the first.
         people: words of persons, (n, w), or None; then every row is a person's of its own.
@@ -164,13 +165,15 @@ def groups(
     numbers: Sequence[int],
     records: Sequence[Records],
     person: bool,
+    by_rows: bool = False,
 ) -> frozenset[Group]:
     """Return what a pattern comes to; the other lists are of the sets, by place.
 
     Rows that look the same are different records, each in one set: one group of alternatives. Rows
     of one person add up, and everybody counts as one who has the most rows that are allowed. Sets
     of which one release is the sum are one group, of all its units there; each other set is a group
-    of its own.
+    of its own. An entity that is known ``by_rows`` may be some rows of a person who is one unit: it
+    changes that unit into another, in two steps.
 
     Raises:
         LedgerError: if a person has more rows in a set than are allowed.
@@ -178,8 +181,9 @@ def groups(
     found: set[Group] = set()
     for kind in dict.fromkeys(records[place].kind for place, _ in pairs):
         own = [(place, rows) for place, rows in pairs if records[place].kind == kind]
+        changed = 2 if by_rows and kind == PERSON else 1
         if not person:
-            found.add((tuple(sorted(numbers[place] for place, _ in own)), 1))
+            found.add((tuple(sorted(numbers[place] for place, _ in own)), changed))
             continue
         summed, size = list[int](), 0
         for place, rows in own:
@@ -188,7 +192,7 @@ def groups(
                 summed, size = [*summed, number], size + one.units
                 continue
             if rows > one.most:
-                what = "rows" if one.kind == SAMPLE else "entities"
+                what = {SAMPLE: "rows", PERSON: "persons"}.get(one.kind, "entities")
                 named = one.kind == SAMPLE and one.people is not None
                 raise LedgerError(
                     f"{one.unit}: one person, as the ledger knows people by name or by `sordino "
@@ -197,9 +201,9 @@ def groups(
                     + (", or raise data.person_rows" if named else "")
                 )
             if one.summed:
-                summed, size = [*summed, number], size + one.most * one.units
+                summed, size = [*summed, number], size + one.most * one.units * changed
             else:
-                found.add(((number,), one.most))
+                found.add(((number,), one.most * changed))
         if summed:
             found.add((tuple(sorted(summed)), size))
     return frozenset(found)

@@ -43,7 +43,7 @@ from sordino.privacy.records.classes import (
     histories,
     joined,
 )
-from sordino.privacy.records.group import ENTITY, LABEL, SAMPLE
+from sordino.privacy.records.group import ENTITY, LABEL, PERSON, SAMPLE
 from sordino.privacy.records.identity import (
     Membership,
     Places,
@@ -392,7 +392,7 @@ class _Opening:
             self._move(classes, self._membership(people, places, people))
         if len(owners):
             names = people if all(self.named) else owners
-            self._move(classes, self._membership(owners, at, names))
+            self._move(classes, self._membership(owners, at, names), by_rows=True)
         return replace(index, classes=classes)
 
     def _lose(self, classes: npt.NDArray[np.uint32], people: npt.NDArray[np.integer[Any]]) -> None:
@@ -442,18 +442,22 @@ class _Opening:
             )
 
     def _membership(self, entity: Places, at: Places, names: Places) -> Membership:
-        """Return who is in which set, by how many rows; in streams that name entities, by how many
-        of these ``names``, because all events of an entity have one price.
+        """Return who is in which set, by how many rows; where all rows under a name have one price
+        (streams that name entities, persons who are clipped), by how many of these ``names``.
         """
-        sets = len(self.records)
-        if all(self.named) and {one.kind for one in self.records} <= {ENTITY, LABEL}:
+        sets, kinds = len(self.records), (ENTITY, LABEL, PERSON)
+        if all(self.named):
             several = int(names.max(initial=0)) + 1
-            entity, at = np.divmod(
-                np.unique((entity * sets + at) * several + names) // several, sets
-            )
+            once = np.array([one.kind in kinds for one in self.records])[at]
+            codes = np.unique((entity[once] * sets + at[once]) * several + names[once]) // several
+            who, where = np.divmod(codes, sets)
+            entity = np.concatenate([entity[~once], who])
+            at = np.concatenate([at[~once], where])
         return membership(entity, at, sets)
 
-    def _move(self, classes: npt.NDArray[np.uint32], found: Membership) -> None:
+    def _move(
+        self, classes: npt.NDArray[np.uint32], found: Membership, *, by_rows: bool = False
+    ) -> None:
         """Entities to the classes that they have once they are in these sets, too; in place."""
         pool, patterns = self.pool, len(found.pairs)
         while True:
@@ -467,7 +471,7 @@ class _Opening:
             fresh[i] = pool.put(
                 replace(
                     old,
-                    live=old.live | groups(pairs, self.numbers, self.records, old.person),
+                    live=old.live | groups(pairs, self.numbers, self.records, old.person, by_rows),
                     loose=old.loose or any(self.records[at].people is None for at, _ in pairs),
                     runs=old.runs | 1 << self.opening,
                 )

@@ -20,7 +20,7 @@ from sordino.mechanisms.gaussian import Learning
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import LedgerSession, Permit
 from sordino.privacy.records import Records
-from sordino.privacy.records.group import CLIENT, SAMPLE
+from sordino.privacy.records.group import CLIENT
 from sordino.regimes.synchronous.aggregate import PrivateSum, SharedSum
 from sordino.regimes.synchronous.method import Terms
 from sordino.regimes.synchronous.methods.fixed import ClientLevel
@@ -119,9 +119,10 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         """Return who is in each client's data: of whole clients, or of examples."""
         study = self.study
         whole = isinstance(study.method, ClientLevel) and study.privacy.unit == "client"
-        kind = CLIENT if whole else SAMPLE
         return [
-            replace(one, kind=kind, summed=study.shared) if one.unit in self.fingerprints else one
+            replace(one, kind=CLIENT if whole else one.kind, summed=study.shared)
+            if one.unit in self.fingerprints
+            else one
             for one in self.data_records
         ]
 

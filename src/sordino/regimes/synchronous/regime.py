@@ -296,7 +296,7 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
             sigma = charged.for_group(study.rows_at_once).calibrated(budget)
             compute = rate * steps * total / len(sizes)
             cells.append(Cell(rate, tau, steps, sigma, sigma / (rate * total), compute))
-        caps = (*CAPS, study.rows_at_once) if study.of_persons else ()
+        caps = (*CAPS, study.data.person_rows or 1) if study.of_persons else ()
         asked = self.schedule(sized, sizes)
         unit = max(asked.noisy, key=lambda each: asked.noisy[each].sampling_rate)
         noise = {k: asked.noisy[unit].for_group(k).calibrated(budget) for k in sorted({*caps})}

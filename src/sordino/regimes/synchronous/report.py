@@ -271,13 +271,37 @@ def advised(
     ]
     if not caps:
         return found
-    kept = [[str(k), f"{s:.3f}", f"{s / caps[1]:.2f}"] for k, s in caps.items()]
+    return [*found, *_advised_rows(study, caps)]
+
+
+def _advised_rows(study: SynchronousStudy, caps: Mapping[int, float]) -> list[Paragraph]:
+    """Return the noise by the most rows of one person, with the rows that are kept, where public
+    numbers say so.
+    """
+    data = study.data
+    head = ["data.person_rows", "sigma", "pays from, times the rows"]
+    rows = [[str(k), f"{s:.3f}", f"{s / caps[1]:.2f}"] for k, s in caps.items()]
+    said = (
+        "A larger number pays if it keeps so many times the rows that one row of each person "
+        "keeps. Judge that by what is public of such data, and not by these rows: "
+        "data.person_histogram says how many persons have how many rows."
+    )
+    shares = {k: kept for k in caps if (kept := data.kept(k)) is not None}
+    if shares:
+        head += ["rows kept", "sigma / rows kept"]
+        for each, (k, share) in zip(rows, shares.items(), strict=True):
+            each += [f"{share:.1%}", f"{caps[k] / share:.2f}"]
+        best = min(shares, key=lambda k: (caps[k] / shares[k], k))
+        said = (
+            f"By data.person_histogram, person_rows = {best} has the least noise beside the rows "
+            f"that are kept, {shares[best]:.0%} of all."
+        )
     title = "the most rows of one person, at this sampling rate and number of steps"
     return [
-        *found,
-        Table(title, ["data.person_rows", "sigma", "pays from, times the rows"], kept),
-        "A larger number pays if it keeps so many times the rows that one row of each person "
-        "keeps. Judge that by what is public of such data, and not by these rows.",
+        Table(title, head, rows),
+        said,
+        f"privacy.clip_per = 'person' draws persons and has sigma {caps[1]:.3f} for any number of "
+        "rows: each person then counts as one row that is the sum of theirs.",
     ]
 
 

@@ -32,6 +32,16 @@ Together s (1 + 2^-13.9 + 2 u) + 1.14e-3 + 2.5e-4 < 1 - 4.0e-4, where 2^-13.9 is
 twice, for a product of two norms. So |S - S'| < C for every shape. A margin of 2^-9 costs two
 thousandths of the signal.
 
+**Persons** (:meth:`.sums.ClippedSum._persons`). An "example" may be a person, and G_i the sum over
+the person's rows. Rows are worked off in pieces as examples are (below), so their gradients have
+bits of their own; these are added up in float64, one after another in the order of the rows, and
+rounded to float32 once: G_i, an array like any other, whose norm, factor and product are computed
+from it alone, in memory of its own. Whatever was lost before that changes what is learned, and not
+the bound. m = 1 in the sum, since each person's product goes to float64 by itself. The batch is cut
+by persons, K <= B counts persons, and :data:`MOST` bounds them. A row without a finite gradient
+adds nothing to its person. Rows are written out, d numbers each, so this is slower than clipping
+rows where gradients need not be (measured for one linear layer: docs/choose.md).
+
 An example whose gradient is not finite (overflow, NaN in its data) has no direction that could be
 kept: it contributes nothing, which is inside the bound. The same holds for norms above 1e19, whose
 square float32 does not hold. Its rows are set to zero in place, so the others keep their bits.

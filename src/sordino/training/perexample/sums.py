@@ -12,7 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.base.errors import StudyError
@@ -45,7 +47,7 @@ from sordino.training.perexample.clipping import (
     rows_of,
 )
 from sordino.training.perexample.general import OneByOne, layers_of
-from sordino.training.perexample.layers import Collected, Workspace
+from sordino.training.perexample.layers import Collected, Workspace, Written
 from sordino.training.perexample.plan import Plan, compiled
 from sordino.training.perexample.separable import exact_products
 from sordino.training.perexample.single import Single
@@ -56,7 +58,11 @@ TRIALS = 12
 
 
 class Store(Protocol):
-    """A client's examples ``x`` (n, ...), with labels ``y`` (n,); bytes are pixels."""
+    """A client's rows ``x`` (n, ...), with labels ``y`` (n,); bytes are pixels.
+
+    Each is an example, or, with ``starts`` (m + 1,), those from ``starts[i]`` to ``starts[i + 1]``
+    are one together: a person's.
+    """
 
     @property
     def x(self) -> Tensor: ...
@@ -64,8 +70,11 @@ class Store(Protocol):
     @property
     def y(self) -> Tensor: ...
 
+    @property
+    def starts(self) -> Tensor | None: ...
+
     def take(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Copies of the examples with these indices (b,), as model input, and their labels."""
+        """Copies of the rows with these indices (b,), as model input, and their labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +83,7 @@ class ModelInputs:
 
     x: Tensor
     y: Tensor
+    starts: Tensor | None = None
 
     def take(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
         if len(chosen) == len(self.y):  # all of them, in order
@@ -202,6 +212,8 @@ class ClippedSum:
         self, examples: Store, chosen: Tensor, bound: Bound, out: Tensor, expected: float
     ) -> Clipped:
         """Overwrite ``out`` with the clipped sum over a leaf."""
+        if examples.starts is not None:
+            return self._persons(examples, examples.starts, chosen, bound, out, expected)
         single = self._paths.in_place(examples, chosen) if isinstance(bound, FlatBound) else None
         if single is not None:
             return single.clipped(examples.x, examples.y, chosen, bound.clip, out)
@@ -212,6 +224,55 @@ class ClippedSum:
                 norms.append(self._add(piece, bound, out, fresh=not norms)[piece.places])
                 losses.append(piece.losses[piece.places])
         return Clipped(torch.cat(norms).to(losses[0].dtype), bound.clip, torch.cat(losses))
+
+    def _persons(
+        self, examples: Store, starts: Tensor, chosen: Tensor, bound: Bound, out: Tensor,
+        expected: float,
+    ) -> Clipped:  # fmt: skip
+        """Overwrite ``out`` with the sum over persons, each of whom is bounded as one example.
+
+        Rows are worked off in pieces, whoever they are of; their gradients are written out and
+        added up in float64, one after another. So nobody's sum depends on where a piece ends. It is
+        rounded once, and then bounded by itself, in memory of its own.
+        """
+        from sordino.training.perexample import loops
+
+        flat, counts = self._paths.flat, (starts[chosen + 1] - starts[chosen]).tolist()
+        rows = torch.cat(
+            [
+                torch.arange(*each, device=starts.device)
+                for each in zip(starts[chosen].tolist(), starts[chosen + 1].tolist(), strict=True)
+            ]
+        )
+        norms, losses, total = list[Tensor](), list[Tensor](), np.zeros(flat.dim)
+        own, persons = list[float](), iter(counts)
+        left = next(persons)
+        out.zero_()
+        with torch.no_grad():
+            for piece in self._pieces(*examples.take(rows), expected):
+                there = finite(root(_added([square for _, square in piece.layers])))
+                made = kept(there, self._formed(piece))[piece.places].cpu().numpy()
+                values = piece.losses[piece.places].tolist()
+                while values:
+                    here = made[: min(left, len(values))]
+                    loops.add_rows(here, np.ones(len(here)), total)
+                    own += values[: len(here)]
+                    made, values, left = made[len(here) :], values[len(here) :], left - len(here)
+                    if not left:
+                        losses.append(flat.weights.new_tensor([sum(own) / len(own)]))
+                        norms.append(self._add(self._person(total, losses[-1]), bound, out, False))
+                        total[:], own, left = 0.0, [], next(persons, 0)
+        return Clipped(torch.cat(norms).to(losses[0].dtype), bound.clip, torch.cat(losses))
+
+    def _person(self, total: NDArray[np.float64], loss: Tensor) -> _Piece:
+        """A sum of rows (d,) as the gradient of one example; ``loss`` (1,) is their mean."""
+        flat = self._paths.flat
+        row = torch.tensor(total).to(flat.weights).unsqueeze(0)
+        layers = [
+            Written.collected(*((slot, slot.columns(row)) for slot in slots))
+            for slots in layers_of(flat)
+        ]
+        return _Piece(torch.zeros(1, dtype=torch.int64, device=row.device), loss, layers)
 
     def rows(self, x: Tensor, y: Tensor) -> Tensor:
         """Every example's own gradient (n, d). Raw."""

@@ -1,0 +1,70 @@
+"""Persons with many rows between sites: what sites agree to, and what they book."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from federations import laid
+from sordino.base.errors import DataError
+from sordino.network.kit import Agreed
+from sordino.network.site import JoinOptions, opened
+from sordino.privacy import Ledger, PoissonSampled, accountant
+from sordino.privacy.records.group import of_rows
+
+from .conftest import Makes
+
+PERSONS = ["data.person=who", "data.person_rows=6", "privacy.unit=person"]
+CLIPPED = [*PERSONS, "privacy.clip_per=person"]
+
+
+def people(folder: Path) -> None:
+    """150 rows of 60 persons, of one to six rows each."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 150)
+    x = (rng.normal(size=(150, 6)) + y[:, None]).astype(np.float32)
+    np.savez(folder / "all.npz", x=x, y=y, who=np.arange(150) % (np.arange(150) % 60 + 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "rows"),
+    [
+        ("synchronous", PERSONS, 6),
+        ("synchronous", CLIPPED, 1),
+        ("shared", CLIPPED, 1),
+        pytest.param("asynchronous", CLIPPED, 1, marks=pytest.mark.nightly),
+    ],
+)
+def test_sites_book_the_rows_of_persons_or_persons(
+    name: str, changes: list[str], rows: int, tmp_path: Path, federate: Makes
+) -> None:
+    people(tmp_path / "0")
+    found = federate(name, changes)
+    agreed = Agreed(found.laid.server)
+    assert (sum(agreed.agreement.sizes) < 100) == (rows == 1)  # of 60 persons, not of their rows
+    found.start()
+    found.wait()
+    for site in found.names:
+        with Ledger.open(found.folder(site) / "ledger.sqlite", readonly=True) as ledger:
+            booked = [(entry.event, entry.count) for entry in ledger.entries()]
+        assert booked
+        assert all(isinstance(event, PoissonSampled) for event, _ in booked)
+        spent = [(of_rows(event, rows), count) for event, count in booked]
+        delta = agreed.study.privacy.delta or 0.0
+        assert found.done[site].epsilon == pytest.approx(accountant("rdp").epsilon(spent, delta))
+        assert found.done[site].unit == "person"
+
+
+def test_a_site_has_as_many_persons_as_it_agreed_to(tmp_path: Path) -> None:
+    people(tmp_path / "all")
+    kit, data = laid(tmp_path / "all", "synchronous", CLIPPED).sites[0]
+    with np.load(data) as held:
+        x, y, who = held["x"], held["y"], held["who"]
+    *_, own = opened(JoinOptions(kit=kit, data=data))
+    assert len(own) == len(x) > Agreed(kit).agreement.site[0].examples == len(np.unique(who))
+    np.savez(data, x=x, y=y, who=["somebody", *who[1:]])
+    with pytest.raises(DataError, match=r"has \d+ persons, and this site agreed to have"):
+        opened(JoinOptions(kit=kit, data=data))
