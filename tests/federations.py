@@ -82,6 +82,9 @@ STUDIES |= {
     "passes": STUDIES["synchronous"].replace(
         "sampling_rate = 0.2", 'sampling = "passes"\nbatches = 3'
     ),
+    "correlated": STUDIES["synchronous"].replace(
+        "sampling_rate = 0.2", 'sampling = "passes"\nbatches = 3\ncorrelation = "blt"'
+    ),
     "edges in passes": STUDIES["asynchronous"].replace("[budget]", 'sampling = "passes"\n[budget]'),
     "shared": STUDIES["synchronous"]
     .replace("tau = 2", "tau = 1")

@@ -208,7 +208,7 @@ def refuse_below(found: Federation, name: str) -> None:
         blocks = name == "asynchronous"
         booked = [first + i for first, count in charges for i in range(count if blocks else 1)]
         assert len(set(booked)) == len(booked)
-        if name == "passes":  # of 3 batches, each charged once, in tasks of 2 steps
+        if name in ("passes", "correlated"):  # of 3 batches, each charged once, in tasks of 2 steps
             numbers = set(range(1, -(-2 * len(numbers) // 3) + 1))
         if name == "edges in passes":  # 50 rows in batches of 10
             numbers = {(number - 1) // 5 + 1 for number in numbers}

@@ -25,6 +25,7 @@ from .conftest import Makes, some
 
 OWN = {
     "synchronous": "Everything that this site sends is (epsilon = ",
+    "correlated": "Everything that this site sends is (epsilon = ",
     "passes": "Everything that this site sends is (epsilon = ",
     "asynchronous": "Everything that this site sends is (epsilon = ",
     "edges in passes": "Everything that this site sends is (epsilon = ",
