@@ -15,6 +15,9 @@ of deviation
 
     nu = eta C s rho sqrt(T)                     (eta / (1 - m) under a momentum m of the server),
 
+sqrt(T) being how noise adds up that is independent from step to step; correlated noise adds up to
+less (``Correlation.together``),
+
 and what is learned grows with eta T at most, so that their quotient does not depend on eta. What
 eta decides is how far logits get: the loss is flat where they are large, and keeps little of what
 they learn where they are small. The rule is nu = :data:`NOISE`, a number chosen on the public
@@ -53,9 +56,9 @@ def ruled(study: HorizontalStudy) -> tuple[HorizontalStudy, list[str]]:
     count = REGIME.wanted(full)
     noise = _noise(full, told.sizes)
     clip = _rounded(length / SHORT)
-    rate = _rounded(
-        NOISE * (1.0 - full.method.momentum) / (clip * noise * length * math.sqrt(count))
-    )
+    correlation = REGIME.correlation(full, told.sizes, 0)
+    added = math.sqrt(count) if correlation is None else correlation.together(count)
+    rate = _rounded(NOISE * (1.0 - full.method.momentum) / (clip * noise * length * added))
     chosen = {"privacy.clip": clip, "method.learning_rate": rate}
     found = again(
         study,
