@@ -57,7 +57,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -107,9 +106,7 @@ LAUNCHED = "TORCHELASTIC_RUN_ID"
 """The environment variable that torchrun sets."""
 NOBODY = dt.timedelta(days=20)
 """How long a process may have nothing to say: longer than any round."""
-MEETING = dt.timedelta(seconds=10)
-"""How long processes of one machine wait for each other, once all have started."""
-PAUSE = 0.02  # seconds between two looks
+PAUSE = 0.05  # seconds between two looks
 FAREWELL = 5.0
 """Seconds that workers have to end."""
 
@@ -201,15 +198,15 @@ _reports: Any = msgspec.msgpack.Decoder(Answers | Measured | Failed, dec_hook=de
 
 def _send(group: Any, message: Any, to: int) -> None:
     data = torch.frombuffer(bytearray(_encoder.encode(message)), dtype=torch.uint8)
-    group.send([torch.tensor([len(data)])], to, 0).wait(NOBODY)
-    group.send([data], to, 0).wait(NOBODY)
+    group.send([torch.tensor([len(data)])], to, 0).wait()
+    group.send([data], to, 0).wait()
 
 
 def _receive(group: Any, decoder: Any, source: int) -> Any:
     length = torch.empty(1, dtype=torch.int64)
-    group.recv([length], source, 0).wait(NOBODY)
+    group.recv([length], source, 0).wait()
     data = torch.empty(int(length), dtype=torch.uint8)
-    group.recv([data], source, 0).wait(NOBODY)
+    group.recv([data], source, 0).wait()
     return decoder.decode(data.numpy().data)
 
 
@@ -396,7 +393,7 @@ def _met(size: int, launched: bool) -> Iterator[Workers]:
     if launched:
         meet: Any = distributed
         store, rank, size = next(meet.rendezvous("env://"))
-        group = _group(store, rank, size, NOBODY)
+        group = _group(store, rank, size)
         if rank:
             serve(group)
         with closing(Workers(group, {})) as found:
@@ -409,12 +406,18 @@ def _met(size: int, launched: bool) -> Iterator[Workers]:
             for rank in range(1, size):
                 call = f"sordino.clients.workers:join({place!r}, {rank}, {size}, {os.getpid()})"
                 children[rank] = start(calling(call))
-            for rank, child in children.items():
-                while not Path(f"{place}-{rank}").exists():
+            met: list[Any] = []
+            # a thread: to meet cannot be interrupted, and one of them may end before it has come
+            meeting = threading.Thread(
+                target=lambda: met.append(_here(place, 0, size)), daemon=True
+            )
+            meeting.start()
+            while meeting.is_alive():
+                for rank, child in children.items():
                     if child.process.poll() is not None:
                         raise WorkerGone(f"worker {rank} has not started: {why(child)}")
-                    time.sleep(PAUSE)
-            with closing(Workers(_here(place, 0, size), children)) as found:
+                meeting.join(PAUSE)
+            with closing(Workers(met[0], children)) as found:
                 yield found
         finally:
             stop(list(children.values()), within=0.0)
@@ -424,16 +427,13 @@ def _here(place: str, rank: int, size: int) -> Any:
     """Meet the other processes of this machine through a file."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     store: Any = distributed
-    try:
-        return _group(store.FileStore(place, size), rank, size, MEETING)
-    except RuntimeError as error:
-        raise WorkerGone(f"the {size} processes of this run have not met: {error}") from error
+    return _group(store.FileStore(place, size), rank, size)
 
 
-def _group(store: Any, rank: int, size: int, within: dt.timedelta) -> Any:
+def _group(store: Any, rank: int, size: int) -> Any:
     """Meet the processes that use the same store; a group of our own, for the user may have one."""
     made: Any = distributed
-    return made.ProcessGroupGloo(store, rank, size, within)
+    return made.ProcessGroupGloo(store, rank, size, NOBODY)
 
 
 class SpreadKernel(Kernel[S]):
@@ -583,7 +583,6 @@ def join(place: str, rank: int, size: int, parent: int) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for process 0, which ends this one
     if os.getppid() != parent:
         os._exit(1)
-    Path(f"{place}-{rank}").touch()
     serve(_here(place, rank, size))
 
 
