@@ -181,7 +181,7 @@ class HorizontalRegime(Regime[H]):
         if summing is not None:
             answer = dimension * -(-summing.bits // 8)
         found = Disk.of(
-            kept=model * self.vectors_kept(study),
+            kept=model * (self.vectors_kept(study) + self.noise_kept(study)),
             models=model,
             answer=answer,
             answers=tasks,
@@ -200,6 +200,14 @@ class HorizontalRegime(Regime[H]):
     def vectors_kept(self, study: H) -> int:
         """Return the most vectors of the model's length in a checkpoint."""
         return 1
+
+    def noise_kept(self, study: H) -> int:
+        """Return the vectors in a checkpoint that clients' correlated noise goes on from."""
+        if study.correlated is None:
+            return 0
+        wanted = self.wanted(study)
+        banded = min(study.batches or wanted, wanted)  # float64 counts twice
+        return study.data.clients * (4 if study.correlated == "blt" else banded)
 
     def curve_counts(self, used: int) -> list[int]:
         """Return numbers of charges, the last one ``used``, after which a plan shows epsilon."""
