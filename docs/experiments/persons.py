@@ -17,7 +17,8 @@ steps, clip and rule for the learning rate:
 
 The learning rate follows from public numbers: the noise in a logit of an example has deviation NU
 in the end (docs/tuning.md, "By rules"). While logits are small, what is learned and the noise both
-grow with the learning rate, so the area under the ROC curve hardly depends on it.
+grow with the learning rate, so the area under the ROC curve hardly depends on it. With squared loss
+it is at most 1 / (2 |x|^2).
 """
 
 from __future__ import annotations
@@ -171,6 +172,8 @@ def played(task: Task, asked: so.Study, noise: str, folder: Path) -> dict[str, A
     own = math.sqrt(len(plan.sizes)) if noise == "own" else 1.0
     step = own * plan.price.noise_multiplier / (RATE * sum(plan.sizes))
     rate = NU / (CLIP * step * task.length * math.sqrt(STEPS))
+    if task.ranges is not None:  # the squared loss is steep: longer steps would overshoot
+        rate = min(rate, 0.5 / task.length**2)
     ruled = asked.replace({"method.learning_rate": rate}).checked
     session.begin(ruled, folder, lambda _: None, lambda _: None)
     found = json.loads((folder / "metrics.json").read_text())
