@@ -325,7 +325,7 @@ def fuzzed(found: Federation, count: int, seed: int) -> None:
     assert sizes[1] - sizes[0] < 300_000
     state = kernel.state
     assert digest(
-        msgspec.structs.replace(state, waiting=state.waiting | {2}, present=state.present | {2})
+        msgspec.structs.replace(state, waiting=state.waiting | {2}, absent=state.absent - {2})
     ) == (before)
     again = Hand(found, "site-2")  # if a mutation was a refusal, it takes part from here on again
     again.hello()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 HOME = Path(__file__).parents[1]
 VERSION = "0.1.0"
-NUMERICS = 5
+NUMERICS = 6
 """Raised with each change of what a study computes, to the last bit: a run goes on, and noise is
 drawn again, under one number alone.
 """

@@ -22,8 +22,11 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from sordino.base.errors import ResumeError, StudyError
 from sordino.base.files import read_plain
@@ -57,11 +60,44 @@ def place() -> Path:
         ) from None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Fingerprints(Sequence[str]):
+    """SHA-256 of each of many things (hex), which is kept in 32 bytes; then some others.
+
+    >>> list(Fingerprints(bytes(SIZE), ("site:a",))) == ["00" * SIZE, "site:a"]
+    True
+    """
+
+    digests: bytes
+    others: tuple[str, ...] = ()
+
+    def and_others(self, *more: str) -> Fingerprints:
+        """Return these, and then some more."""
+        return Fingerprints(self.digests, (*self.others, *more))
+
+    def __len__(self) -> int:
+        return len(self.digests) // SIZE + len(self.others)
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return tuple(self[i] for i in range(*at.indices(len(self))))
+        number, many = range(len(self))[at], len(self.digests) // SIZE
+        if number >= many:
+            return self.others[number - many]
+        return self.digests[number * SIZE : (number + 1) * SIZE].hex()
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self.digests), SIZE << 12):
+            some = self.digests[start : start + (SIZE << 12)].hex()
+            yield from (some[at : at + 2 * SIZE] for at in range(0, len(some), 2 * SIZE))
+        yield from self.others
+
+
 def joined(parts: Iterable[str]) -> str:
     """A digest of texts; the length of each is part of it."""
-    found = hashlib.sha256()
-    for text in (part.encode() for part in parts):
-        found.update(f"{len(text)}:".encode() + text)
+    found, texts = hashlib.sha256(), map(str.encode, parts)
+    while some := list(islice(texts, 1 << 12)):
+        found.update(b"".join([b"%d:%b" % (len(text), text) for text in some]))
     return found.hexdigest()
 
 

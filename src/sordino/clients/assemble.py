@@ -9,7 +9,7 @@ import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal
 
@@ -19,7 +19,7 @@ import torch
 from msgspec import UNSET
 
 from sordino.base.entropy import Seeded, System
-from sordino.base.fingerprints import joined, keyed
+from sordino.base.fingerprints import Fingerprints, joined, keyed
 from sordino.base.message import Train, Vector
 from sordino.clients import records as files
 from sordino.clients.division import (
@@ -76,6 +76,28 @@ STEP = 2.0
 """Examples whose gradients take about as long as the rest of a local step, with its noise."""
 
 
+KEPT = 4096
+"""Clients that are kept for the next time they are asked; the longest unasked is let go of."""
+
+
+class Clients(Sequence[Any]):
+    """The clients of a process, by number, each made when it is first asked for something: of a
+    million, a round asks a thousand. At most ``kept`` are kept, or all: one that remembers nothing
+    is the same when it is made again.
+    """
+
+    def __init__(self, count: int, made: Callable[[int], Any], kept: int | None) -> None:
+        self._count, self._made = count, lru_cache(kept)(made)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, client: Any) -> Any:
+        if isinstance(client, slice):
+            return [self._made(i) for i in range(*client.indices(self._count))]
+        return self._made(range(self._count)[client])
+
+
 class Assembly(Generic[H]):
     """The objects of a calibrated study, made one after another.
 
@@ -85,8 +107,8 @@ class Assembly(Generic[H]):
         regime, study, folder, run: of the run.
         mine: the client whose site this is; None where one process serves all.
         kind: of the simulation.
-        sizes, counts, names: of the clients' data; ``remote`` where some of it lies elsewhere.
-        parts: the clients' data, until it has become their tensors.
+        sizes, names: of the clients' data; ``remote`` where some of it lies elsewhere.
+        divided: the clients' data, and what models are measured on.
         data_records: the records in that data, where a ledger asks; nobody otherwise.
         prints: fingerprint of each client's data.
         shaping: fingerprints of all that bears on what is released: the clients' data, the test and
@@ -125,10 +147,12 @@ class Assembly(Generic[H]):
     ) -> None:
         torch.set_num_threads(study.execution.threads)
         self.regime, self.study, self.folder, self.run, self.mine = regime, study, folder, run, mine
-        self.sizes, self.counts, self.names = divided.sizes, divided.counts, divided.names
-        self.parts, self.remote = list(divided.parts), divided.remote
+        self.sizes, self.names, self.remote = divided.sizes, divided.names, divided.remote
+        self.divided = divided
         if shared is None:
-            self.prints = divided.prints or tuple(part.fingerprint() for part in divided.parts)
+            self.prints = (
+                Fingerprints(b"", tuple(divided.prints)) if divided.prints else divided.fingerprints
+            )
             self.data_records = known_records(study, divided)
         test, place = divided.test, device(study)
         self.kernels = kernels_of(study, test, place)
@@ -147,8 +171,7 @@ class Assembly(Generic[H]):
         self.noise = None
         if study.privacy.unit != "none" and regime.bounded(study):
             if study.privacy.unit == "sample":
-                batches = zip(self.rates, self.sizes, strict=True)
-                summable(max(rate * size for rate, size in batches))
+                summable(float((np.array(self.rates) * np.array(self.sizes)).max()))
             self.noise = regime.mechanism(
                 study, self.sizes, Trial.of(self.kernels, self.validation)
             )
@@ -156,17 +179,18 @@ class Assembly(Generic[H]):
         if shared is not None:
             self.entropy, self.units = shared.entropy, shared.units(len(self.sizes))
             return
-        shaping = divided.shaping or (
-            *self.prints,
-            *(each.fingerprint() for each in (test, divided.validation) if each is not None),
-            # the same examples have other features by other code, and by a map that another
-            # machine learned
-            *(
-                hashlib.sha256(np.ascontiguousarray(part.x).data).hexdigest()
-                for part in (divided.parts if study.data.features is not None else ())
-            ),
-        )
-        self.shaping = (*shaping, digest_of_model(study, flat, test.shape))
+        shaping = Fingerprints(b"", tuple(divided.shaping))
+        if not divided.shaping:
+            shaping = self.prints.and_others(
+                *(each.fingerprint() for each in (test, divided.validation) if each is not None),
+                # the same examples have other features by other code, and by a map that another
+                # machine learned
+                *(
+                    hashlib.sha256(np.ascontiguousarray(part.x).data).hexdigest()
+                    for part in (divided.parts if study.data.features is not None else ())
+                ),
+            )
+        self.shaping = shaping.and_others(digest_of_model(study, flat, test.shape))
         # A site draws the system's entropy anew in each life of its process and keeps no key: it
         # repeats answers from its disk, never by computing them again, so a folder that is put back
         # from a copy cannot be made to use the same noise twice.
@@ -174,7 +198,8 @@ class Assembly(Generic[H]):
         self.life = f"/{secrets.token_hex(8)}" if anew else ""
         self.entropy = System() if anew else protective(study, run, self.shaping, folder)
         self.units, self.fingerprints = self.named()
-        self.budgets = [budget(study, epsilon) for epsilon in study.epsilons[: len(self.sizes)]]
+        own = cache(partial(budget, study))
+        self.budgets = list(map(own, study.epsilons[: len(self.sizes)]))
 
     def named(self) -> tuple[list[str], dict[str, str]]:
         """Return each client's unit in the ledger, and the fingerprint of each unit's data."""
@@ -182,36 +207,36 @@ class Assembly(Generic[H]):
         return units, dict(zip(units, self.prints, strict=True))
 
     def clients(self) -> Sequence[Any]:
-        """Return a client for each part, and empty ``parts``."""
-        clients = list[Any]()
-        self.parts.reverse()
-        while self.parts:
-            part, starts, place = self.parts.pop(), None, self.kernels.flat.weights.device
+        """Return the clients."""
+        place = self.kernels.flat.weights.device
+        orders = self.regime.passes(self.study, self.sizes)
+
+        def made(index: int) -> Any:
+            part, starts = self.divided.parts[index], None
             if self.study.clips_persons and part.people is not None:
                 order, firsts = by_person(part.people[:, 0])
                 part, starts = part.take(order), torch.from_numpy(firsts).to(place)
-            labels = torch.from_numpy(part.y).to(place)
-            examples = Examples(placed(part.x, place), labels, starts)
-            index = len(clients)
-            clients.append(
-                self.client(
-                    index,
-                    {
-                        "index": index,
-                        "unit": self.units[index],
-                        "examples": examples,
-                        "sampling_rate": self.rates[index],
-                        "kernels": self.kernels,
-                        "entropy": self.entropy,
-                        **self._ordered(index, part),
-                    },
-                )
+            examples = Examples(placed(part.x, place), torch.from_numpy(part.y).to(place), starts)
+            return self.client(
+                index,
+                {
+                    "index": index,
+                    "unit": self.units[index],
+                    "examples": examples,
+                    "sampling_rate": self.rates[index],
+                    "kernels": self.kernels,
+                    "entropy": self.entropy,
+                    **self._ordered(orders[index], part),
+                },
             )
-        return clients
 
-    def _ordered(self, index: int, part: Dataset) -> dict[str, Passes]:
-        """Return the order of a client's batches, where there is one."""
-        if (batches := self.regime.passes(self.study, self.sizes)[index]) is None:
+        # who takes batches in an order keeps how far it has come
+        remembered = any(each is not None for each in set(orders))
+        return Clients(len(self.sizes), made, None if remembered else KEPT)
+
+    def _ordered(self, batches: int | None, part: Dataset) -> dict[str, Passes]:
+        """Return the order of a client's ``batches``, where there is one."""
+        if batches is None:
             return {}
         rows = self.study.rows_at_once
         who = None if rows == 1 or part.people is None else part.people[:, 0]
@@ -429,7 +454,7 @@ class Assembly(Generic[H]):
         if self.owners is not None:
             served = by_rows(scores, labels, *self.owners, self.span)
         elif self.span is None and self._counted:
-            served = by_labels(found, self.counts, self.names)
+            served = by_labels(found, self.divided.counts, self.names)
         return found if served is None else msgspec.structs.replace(found, clients=served)
 
     @property
@@ -444,6 +469,33 @@ class Assembly(Generic[H]):
         A server has nobody's rows; a site has its own, whatever data set the study names.
         """
         return self.mine is None if self.remote else self.study.data.published
+
+    def _clients_told(self, *, sizes: bool, labels: bool) -> dict[str, Any]:
+        """Return what run.json says of the clients, with their ``sizes`` and ``labels`` or without:
+        of each, or of all where they are many.
+        """
+        if len(self.sizes) > files.LISTED:
+            told = (sum(self.sizes), min(self.sizes), max(self.sizes)) if sizes else (None,) * 3
+            examples, least, most = told
+            unit = self.units[0] if len(self.fingerprints) == 1 else None
+            crowd = files.Crowd(
+                clients=len(self.sizes), unit=unit, examples=examples, least=least, most=most
+            )
+            return {"crowd": crowd}
+        counts = self.divided.counts if labels else np.zeros((len(self.sizes), 0), np.int64)
+        members = zip(self.units, self.sizes, counts, strict=True)
+        return {
+            "clients": tuple(
+                files.Holder(
+                    client=i,
+                    name=self.names[i] if self.names else None,
+                    unit=unit,
+                    examples=size if sizes else None,
+                    labels=tuple(row.tolist()),
+                )
+                for i, (unit, size, row) in enumerate(members)
+            )
+        }
 
     def facts(self) -> files.Horizontal:
         """Return what run.json says of clients and what they hold, the model's size, bounds, rates.
@@ -461,16 +513,7 @@ class Assembly(Generic[H]):
             classes=tuple(self.classes),
             span=UNSET if self.span is None else self.span,
             test=test_set_record(study, len(rows)),
-            clients=tuple(
-                files.Holder(
-                    client=i,
-                    name=self.names[i] if self.names else None,
-                    unit=unit,
-                    examples=int(counts.sum()) if sizes else None,
-                    labels=tuple(counts.tolist()) if labels else (),
-                )
-                for i, (unit, counts) in enumerate(zip(self.units, self.counts, strict=True))
-            ),
+            **self._clients_told(sizes=sizes, labels=labels),
             epsilons=study.given_epsilons,  # of each client, where they differ
             dimension=self.kernels.flat.dim,
             clip=self.clip if privacy.unit != "none" else None,

@@ -11,6 +11,7 @@ import numpy as np
 from sordino import data as datasets
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
+from sordino.base.fingerprints import Fingerprints
 from sordino.clients import evaluation
 from sordino.clients.study import H, HorizontalStudy
 from sordino.core.prepared import PUBLIC, UNIT
@@ -32,12 +33,10 @@ class Federation:
     """A study's data, divided among its clients.
 
     Attributes:
-        parts: the training set of each client.
+        parts: the training set of each client; of many, none is taken before it is asked for.
         test: what models are measured on, for reporting only; empty where nothing is.
         validation: examples set aside to choose by, before partitioning or from each client, or
             None.
-        counts: label counts, of shape (clients, classes): raw data; sizes, (clients, 1), where
-            labels are numbers.
         names: of the clients, where the file has any.
         prints: what the ledger knows each client's data by, where that is not its fingerprint.
         shaping: fingerprints of all data that bears on what is released, where not all of it is
@@ -47,25 +46,51 @@ class Federation:
         by_person: whether persons are drawn, and sizes are theirs; else rows are.
     """
 
-    parts: tuple[datasets.Dataset, ...]
+    parts: Sequence[datasets.Dataset]
     test: datasets.Dataset
     validation: datasets.Dataset | None
-    counts: Counts
     names: tuple[str, ...] = ()
-    prints: tuple[str, ...] = ()
-    shaping: tuple[str, ...] = ()
+    prints: Sequence[str] = ()
+    shaping: Sequence[str] = ()
     remote: bool = False
     by_person: bool = False
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """n_i of every client: how many there are from whom batches are drawn."""
+        if not self.by_person:
+            return self.rows
         return tuple(
-            len(np.unique(part.people[:, 0]))
-            if self.by_person and part.people is not None
-            else len(part)
+            len(part) if part.people is None else len(np.unique(part.people[:, 0]))
             for part in self.parts
         )
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Examples of every client."""
+        parts = self.parts
+        return parts.sizes if isinstance(parts, datasets.ByClient) else tuple(map(len, parts))
+
+    @property
+    def fingerprints(self) -> Fingerprints:
+        """The fingerprint of each client's data."""
+        parts = self.parts
+        if isinstance(parts, datasets.ByClient):
+            return parts.fingerprints
+        return Fingerprints(b"".join(bytes.fromhex(part.fingerprint()) for part in parts))
+
+    @property
+    def counts(self) -> Counts:
+        """Label counts (clients, classes), which are raw data; sizes (clients, 1) where labels are
+        numbers or lie elsewhere.
+        """
+        classes, parts = len(self.test.classes), self.parts
+        if self.remote or self.test.span is not None:
+            return np.array(self.rows, np.int64)[:, None]
+        if not isinstance(parts, datasets.ByClient):
+            return np.stack([np.bincount(part.y, minlength=classes) for part in parts])
+        order = np.arange(len(parts.whole)) if parts.order is None else parts.order
+        return datasets.label_counts(parts.whole.y, datasets.Dealt(order, parts.bounds), classes)
 
 
 class Division(NamedTuple):
@@ -89,7 +114,8 @@ class Division(NamedTuple):
             return told._replace(shape=wanted.seen(told.shape))
         y, shape, classes = found
         indices, _ = _dealt(study, y, None)
-        return cls(tuple(map(len, indices)), wanted.seen(shape), len(classes))
+        sizes = datasets.Dealt.of(indices).sizes
+        return cls(tuple(sizes.tolist()), wanted.seen(shape), len(classes))
 
     @classmethod
     def of_data(cls, divided: Federation) -> Division:
@@ -110,24 +136,25 @@ def federation(study: HorizontalStudy) -> Federation:
         indices = _whole_people(indices, train.people[:, 0])
     if held:
         validation = train.take(np.sort(np.concatenate(held)))
-    counts = (
-        datasets.label_counts(train.y, indices, len(train.classes))
-        if train.span is None
-        else np.array([[len(part)] for part in indices], np.int64)
-    )
     names = (
         tuple(train.owners[k] for k in np.unique(train.client))
         if train.client is not None and len(indices) > 1
         else ()
     )
-    return Federation(
-        tuple(train.take(part) for part in indices),
-        corpus.test,
-        validation,
-        counts,
-        names,
-        by_person=study.clips_persons,
-    )
+    held_by = _held(train, datasets.Dealt.of(indices))
+    return Federation(held_by, corpus.test, validation, names, by_person=study.clips_persons)
+
+
+def _held(train: datasets.Dataset, dealt: datasets.Dealt) -> datasets.ByClient:
+    """Return each client's examples. Those in memory are put into the order of the clients, so that
+    what a client holds is a piece of them and no copy.
+    """
+    order = dealt.order
+    if len(order) == len(train) and bool((np.diff(order) == 1).all()):
+        return datasets.ByClient(train, dealt.bounds)
+    if isinstance(train.x, np.memmap):  # not in memory, and perhaps too large for it
+        return datasets.ByClient(train, dealt.bounds, order)
+    return datasets.ByClient(train.take(order), dealt.bounds)
 
 
 def _whole_people(parts: datasets.Parts, who: Words) -> datasets.Parts:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from sordino import data as datasets
 from sordino.base.errors import StudyError
-from sordino.clients.records import TestSet
+from sordino.clients.records import LISTED, TestSet
 from sordino.clients.study import HorizontalStudy
 from sordino.core.prepared import UNIT
 from sordino.core.records import FORMAT, Metrics, OfClass, OfOwner, Owners, known
@@ -304,16 +304,15 @@ def by_rows(
     """Return how each client is served on test rows of its own, ``owner`` (n,); None for one
     client.
     """
-    each = []
-    for number in np.unique(owner):
-        rows = np.flatnonzero(owner == number)
-        if span is None:
-            value = float((scores[rows].argmax(1) == labels[rows]).mean())
-        else:
-            apart = in_units(scores[rows, 0], span) - in_units(labels[rows], span)
-            value = float(np.sqrt((apart**2).mean()))
-        each.append(OfOwner(name=_called(names, number), rows=len(rows), value=value))
-    return _owners("rows", each, lowest=span is None)
+    numbers, place = np.unique(owner, return_inverse=True)
+    if span is None:
+        measured = (scores.argmax(1) == labels).astype(np.float64)
+    else:
+        measured = (in_units(scores[:, 0], span) - in_units(labels, span)) ** 2
+    rows = np.bincount(place)
+    values = np.bincount(place, measured) / rows
+    values = values if span is None else np.sqrt(values)
+    return _owners("rows", names, numbers, rows, values, lowest=span is None)
 
 
 def by_labels(metrics: Metrics, counts: NDArray[Any], names: Sequence[str]) -> Owners | None:
@@ -322,31 +321,34 @@ def by_labels(metrics: Metrics, counts: NDArray[Any], names: Sequence[str]) -> O
     """
     recall = np.array([known(one.recall) for one in known(metrics.classes) or ()], np.float64)
     seen = ~np.isnan(recall)
-    each = []
-    for number, row in enumerate(counts):
-        rows = row[seen].astype(np.float64)
-        if rows.sum():
-            value = float(rows @ recall[seen] / rows.sum())
-            each.append(OfOwner(name=_called(names, number), rows=int(row.sum()), value=value))
-    return _owners("labels", each, lowest=True)
+    rows = counts[:, seen].sum(axis=1)
+    numbers = np.flatnonzero(rows)
+    values = counts[numbers][:, seen] @ recall[seen] / rows[numbers]
+    return _owners("labels", names, numbers, counts[numbers].sum(axis=1), values, lowest=True)
 
 
 def _called(names: Sequence[str], number: int) -> str:
     return names[number] if number < len(names) else str(number)
 
 
-def _owners(by: str, each: Sequence[OfOwner], *, lowest: bool) -> Owners | None:
-    """Return the figures of two clients or more; the worst are the lowest, or the highest of
-    errors.
+def _owners(
+    by: str, names: Sequence[str], numbers: Whole, rows: Whole, values: Numbers, *, lowest: bool
+) -> Owners | None:
+    """Return the figures of two clients or more, (n,) each; the worst are the lowest, or the
+    highest of errors. Of many clients none is listed.
     """
-    if len(each) < 2:
+    if len(values) < 2:
         return None
-    values = np.sort(np.array([one.value for one in each], np.float64))
-    worst = math.ceil(WORST * len(values))
+    ordered, worst = np.sort(values), math.ceil(WORST * len(values))
+    listed = zip(numbers.tolist(), rows.tolist(), values.tolist(), strict=True)
+    each = tuple(
+        OfOwner(name=_called(names, number), rows=count, value=value)
+        for number, count, value in (listed if len(values) <= LISTED else ())
+    )
     return Owners(
         by=by,
-        each=tuple(each),
-        worst_decile=float((values[:worst] if lowest else values[-worst:]).mean()),
+        each=each,
+        worst_decile=float((ordered[:worst] if lowest else ordered[-worst:]).mean()),
         spread=float(values.std()),
     )
 

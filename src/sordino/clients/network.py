@@ -20,7 +20,7 @@ from sordino import data as datasets
 from sordino.base.errors import DataError, StudyError
 from sordino.clients.division import Federation, examples, federation, model, records
 from sordino.clients.evaluation import notice_sizes
-from sordino.clients.pricing import balances
+from sordino.clients.pricing import balances, unit_like
 from sordino.clients.regime import HorizontalRegime
 from sordino.clients.regime import of as regime_of
 from sordino.clients.study import HorizontalStudy
@@ -300,7 +300,8 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
 
     def standing(self, index: int, limited: HorizontalStudy, data: Dataset) -> Standing | None:
         sizes, name, privacy = self.agreement.sizes, self.agreement.names[index], limited.privacy
-        unit, asked = f"client:{index}", self.regime.schedule(limited, sizes)
+        asked = self.regime.schedule(limited, sizes)
+        unit = unit_like(asked, self.regime.rates(limited, sizes), index)
         alone = replace(
             asked,
             budgets={unit: asked.budgets[unit]},
@@ -378,8 +379,6 @@ def divided(
     parts = [stand_in(rows, seen, span) for rows in agreement.sizes]
     if own is not None:
         parts[own[0]] = own[1]
-    counts = np.zeros((len(parts), max(len(agreement.data.classes), 1)), np.int64)
-    counts[:, 0] = agreement.sizes
     prints = agreement.rehearsal[: len(parts)] or tuple(
         own[1].fingerprint() if own is not None and own[0] == i else f"site:{name}"
         for i, name in enumerate(agreement.names)
@@ -388,7 +387,6 @@ def divided(
         tuple(parts),
         stand_in(0, seen, span) if test is None else test,
         None,
-        counts,
         agreement.names,
         prints,
         agreement.rehearsal,

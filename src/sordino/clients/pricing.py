@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sordino.clients.division import Federation, records
+from sordino.clients.division import Federation, identified, records
 from sordino.clients.study import EQUAL, HorizontalStudy, takes_equal_rows_apart
 from sordino.core.plan import Balance, NoisyCharges, Plan, Schedule
 from sordino.core.statements import Table, number_text
@@ -49,6 +49,9 @@ def schedule(
 ) -> Schedule:
     """Return the charges of clients at one noise multiplier, or at one each.
 
+    Where a run's own ledger knows clients and all have one epsilon, the first of each rate stands
+    for those that are like it (:func:`unit_like`).
+
     Args:
         rates: q of every client.
         charged: what is charged, in the plural.
@@ -59,24 +62,36 @@ def schedule(
             unless given.
     """
     privacy, release = study.privacy, release or study.privacy.mechanism.event
-    units = [f"client:{i}" for i in range(len(rates))]
-    epsilons = study.epsilons[: len(rates)]
+    numbers: Sequence[int] = range(len(rates))
+    if not identified(study) and study.given_epsilons is None and batches is None:
+        numbers = sorted(dict(zip(reversed(rates), reversed(numbers), strict=True)).values())
+    epsilons = study.epsilons
     asked = Schedule(
         budgets={
-            unit: Budget(epsilon, privacy.delta or 1e-5, privacy.accountant)
-            for unit, epsilon in zip(units, epsilons, strict=True)
+            f"client:{i}": Budget(epsilons[i], privacy.delta or 1e-5, privacy.accountant)
+            for i in numbers
         },
         charged=charged,
         noisy={
-            unit: NoisyCharges(release=release, stages=stages, sampling_rate=rate, batches=count)
-            for unit, rate, count in zip(
-                units, rates, batches or [study.batches] * len(rates), strict=True
+            f"client:{i}": NoisyCharges(
+                release=release,
+                stages=stages,
+                sampling_rate=rates[i],
+                batches=study.batches if batches is None else batches[i],
             )
+            for i in numbers
         },
         alike=study.given_epsilons is None,
         pace=pace,
     )
-    return asked.with_noise(dict(zip(units, study.multipliers, strict=False)))
+    sigmas = study.multipliers
+    return asked.with_noise({f"client:{i}": sigmas[i] for i in numbers} if sigmas else {})
+
+
+def unit_like(asked: Schedule, rates: Sequence[float], client: int) -> str:
+    """Return the unit of a schedule that is charged as a client is, by the rates of all."""
+    own = f"client:{client}"
+    return own if own in asked.budgets else f"client:{rates.index(rates[client])}"
 
 
 def samplings(asked: Schedule, unit: str, batches: int | None = None) -> dict[str, float]:

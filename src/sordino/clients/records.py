@@ -21,6 +21,9 @@ from sordino.core.records import (
 )
 from sordino.core.run.reading import Run
 
+LISTED = 1000
+"""Clients up to which a run's record says something of each."""
+
 
 class Holder(Client, frozen=True, kw_only=True):
     """A client with examples of its own.
@@ -34,6 +37,22 @@ class Holder(Client, frozen=True, kw_only=True):
     name: Text = UNSET
     examples: Whole = UNSET
     labels: Maybe[tuple[Count, ...]] = UNSET
+
+
+class Crowd(Record, frozen=True, kw_only=True):
+    """Clients that are too many to be listed.
+
+    Attributes:
+        clients: how many.
+        unit: of the ledger, where they share one.
+        examples: of all; null where that is private, as are ``least`` and ``most`` of one client.
+    """
+
+    clients: Whole = UNSET
+    unit: Text = UNSET
+    examples: Whole = UNSET
+    least: Whole = UNSET
+    most: Whole = UNSET
 
 
 class TestSet(Record, frozen=True, kw_only=True):
@@ -67,6 +86,7 @@ class Horizontal(Facts, frozen=True, kw_only=True):
     """Where clients have examples of their own.
 
     Attributes:
+        clients: each of them; ``crowd`` instead, where they are more than :data:`LISTED`.
         span: public low and high of labels that are numbers; absent where they are classes.
         test: what models are measured on.
         epsilons, noise_multipliers: of each edge, where they differ.
@@ -76,6 +96,7 @@ class Horizontal(Facts, frozen=True, kw_only=True):
     """
 
     clients: Maybe[tuple[Holder, ...]] = UNSET
+    crowd: Maybe[Crowd] = UNSET
     span: Maybe[tuple[Real, Real]] = UNSET
     test: Maybe[TestSet] = UNSET
     epsilons: Maybe[tuple[Real, ...]] = UNSET
@@ -88,8 +109,14 @@ class Horizontal(Facts, frozen=True, kw_only=True):
 
     @property
     def members(self) -> tuple[Holder, ...]:
-        """The clients."""
+        """The clients that are listed."""
         return known(self.clients) or ()
+
+    @property
+    def headcount(self) -> int:
+        """The number of clients."""
+        crowd = known(self.crowd)
+        return len(self.members) if crowd is None else known(crowd.clients) or 0
 
 
 class Measured(Round, frozen=True, kw_only=True, tag="round"):

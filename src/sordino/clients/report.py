@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from sordino.clients.records import Holder, horizontal
+from sordino.clients.records import LISTED, Crowd, Holder, horizontal
 from sordino.core import regimes
 from sordino.core.records import Declined, known, number
 from sordino.core.regimes import Vocabulary
@@ -48,9 +48,20 @@ def unseen(run: Run) -> str | None:
 
 def held(run: Run) -> str:
     """Return how many examples all clients have."""
-    members = horizontal(run).members
-    sizes = [size for each in members if (size := known(each.examples)) is not None]
-    return f"{sum(sizes):,} examples".replace(",", "\u202f")
+    crowd = known(horizontal(run).crowd)
+    count = sum(sizes_of(run)) if crowd is None else known(crowd.examples) or 0
+    return f"{count:,} examples".replace(",", "\u202f")
+
+
+def sizes_of(run: Run) -> list[int]:
+    """Return numbers of examples of clients, where they are public; of a crowd, the least and the
+    most.
+    """
+    said = horizontal(run)
+    crowd = known(said.crowd)
+    told = [each.examples for each in said.members]
+    told = told if crowd is None else [crowd.least, crowd.most]
+    return [size for each in told if (size := known(each)) is not None]
 
 
 def holdings(run: Run) -> Iterator[Matrix]:
@@ -175,6 +186,8 @@ def called(client: Holder) -> str:
 
 def holders(run: Run) -> Members:
     """Clients with examples of their own."""
+    if (crowd := known(horizontal(run).crowd)) is not None:
+        return _crowd(crowd, run.vocabulary)
     words, clients, classes = (
         run.vocabulary,
         horizontal(run).members,
@@ -213,6 +226,19 @@ def holders(run: Run) -> Members:
             *(classes if counted else ()),
         ),
         rows,
+    )
+
+
+def _crowd(crowd: Crowd, words: Vocabulary) -> Members:
+    """More clients than are listed."""
+    told = (crowd.clients, crowd.unit, crowd.examples, crowd.least, crowd.most)
+    row = ["-" if known(each) is None else str(each) for each in told]
+    least, most = (f"{each} examples of a {words.client}" for each in ("fewest", "most"))
+    return Members(
+        f"{known(crowd.clients)} {words.clients}",
+        f"More than {LISTED} {words.clients} are not listed one by one.",
+        (words.clients, "unit", "examples", least, most),
+        [row],
     )
 
 

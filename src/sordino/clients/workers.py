@@ -554,11 +554,11 @@ class SpreadKernel(Kernel[S]):
             if alike not in tasks:
                 tasks[alike] = len(sent)
                 sent.append(task)
-            for permit in self.paid.get(site, ()):
+            for permit in self.permits(site):
                 if id(permit) not in permits:
                     permits[id(permit)] = len(packed)
                     packed.append(permit.packed())
-            own = tuple(permits[id(each)] for each in self.paid.get(site, ()))
+            own = tuple(permits[id(each)] for each in self.permits(site))
             calls.append(Call(site, number, tasks[alike], own))
         return Work(tuple(sent), tuple(packed), tuple(calls))
 

@@ -117,6 +117,7 @@ class Kernel(Generic[S]):
         self.away = dict(moment.away)
         self.tasks: dict[int, Request] = {}
         self.paid: dict[int, tuple[Permit, ...]] = {}
+        self.common: tuple[Permit, ...] = ()  # of a round that is charged to everybody
         self._closed = True
         # entry of the last charge of each unit that no row has priced yet
         self._unpriced: dict[str, tuple[int, Budget]] = {}
@@ -192,7 +193,11 @@ class Kernel(Generic[S]):
 
     def answer(self, site: int, number: int) -> Said | None:
         """Return what a site says to what it was last asked; None if nothing."""
-        return self.world.answer(site, number, self.tasks.get(site), self.paid.get(site, ()))
+        return self.world.answer(site, number, self.tasks.get(site), self.permits(site))
+
+    def permits(self, site: int) -> tuple[Permit, ...]:
+        """Return the permits that a site works with."""
+        return (*self.common, *self.paid.get(site, ()))
 
     def tell(self, event: Event) -> None:
         """Tell the regime, and carry out what it asks for."""
@@ -297,13 +302,18 @@ class Kernel(Generic[S]):
                 )
                 raise
             fresh: dict[int, list[Permit]] = {}
+            common: list[Permit] = []
             for request, permit in zip(own, permits, strict=True):
-                for site in request.sites:
+                if request.sites is None:
+                    common.append(permit)
+                for site in request.sites or ():
                     fresh.setdefault(site, []).append(permit)
                 # as of this entry: a run that is being replayed has booked later ones already
                 if request.counts:
                     before = self._unpriced.get(permit.unit, (0, budget))[0]
                     self._unpriced[permit.unit] = max(permit.seq, before), budget
+            if common:  # of the round before, nobody has work
+                self.common = tuple(common)
             for site, handed in fresh.items():
                 self.paid[site] = (
                     *self.world.kept(self.state, site, self.paid.get(site, ())),

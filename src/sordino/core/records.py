@@ -366,8 +366,13 @@ class Facts(Record, frozen=True, kw_only=True, tag_field="regime"):
 
     @property
     def members(self) -> tuple[Client, ...]:
-        """Return who takes part."""
+        """Return who takes part, as far as they are listed."""
         return ()
+
+    @property
+    def headcount(self) -> int:
+        """Return how many take part."""
+        return len(self.members)
 
 
 class Module(Record, frozen=True, kw_only=True):
@@ -537,6 +542,8 @@ def simple(value: object) -> object:
     >>> simple({"epsilon": math.inf, "spent": (1.0, math.nan)})
     {'epsilon': 'inf', 'spent': [1.0, None]}
     """
+    if value is None or type(value) in (str, int, bool):  # most of what there is
+        return value
     if isinstance(value, float):
         if math.isnan(value):
             return None

@@ -220,13 +220,13 @@ class ChargeRequest:
     """A charge, and who may work when it is booked.
 
     Attributes:
-        sites: who gets the permit.
+        sites: who gets the permit; None: everybody.
         charge: what is booked.
         budget: what it is held against.
         counts: whether what it comes to is part of the epsilon that rows show.
     """
 
-    sites: tuple[int, ...]
+    sites: tuple[int, ...] | None
     charge: Charge
     budget: Budget
     counts: bool = True

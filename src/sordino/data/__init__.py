@@ -9,12 +9,14 @@
 np.int64(1437)
 """
 
+from sordino.data.dataset import ByClient as ByClient
 from sordino.data.dataset import Corpus as Corpus
 from sordino.data.dataset import Dataset as Dataset
 from sordino.data.dataset import Features as Features
 from sordino.data.dataset import Labels as Labels
 from sordino.data.dataset import scaled as scaled
 from sordino.data.partition import PARTITIONS as PARTITIONS
+from sordino.data.partition import Dealt as Dealt
 from sordino.data.partition import Dirichlet as Dirichlet
 from sordino.data.partition import Partition as Partition
 from sordino.data.partition import Parts as Parts

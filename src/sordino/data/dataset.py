@@ -43,12 +43,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from sordino.base.errors import DataError
+from sordino.base.fingerprints import Fingerprints
 
 Features = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
@@ -59,6 +61,19 @@ Span = tuple[float, float]
 
 _PIXEL = ((np.arange(256, dtype=np.float64) / 255 - 0.5) / 0.5).astype(np.float32)
 _ROWS_AT_ONCE = 1 << 16
+
+
+class Blocks(NamedTuple):
+    """Examples that lie one client after another.
+
+    Attributes:
+        bounds: where each client's begin, and the end of the last one's, (clients + 1,).
+        prints: the fingerprint of each client's examples, 32 bytes each.
+    """
+
+    bounds: Indices
+    prints: bytes
+
 
 Scale = float | Sequence[float]
 """One number for all features, or one for each."""
@@ -82,6 +97,7 @@ class Dataset:
             examples themselves. A budget belongs to the examples, so the fingerprint is theirs.
         columns: names of the features, where they have any.
         span: low and high of the numbers to predict, public; None for classes.
+        blocks: where they lie client after client, and were written so by this program.
     """
 
     name: str
@@ -95,6 +111,7 @@ class Dataset:
     origin: Features | None = None
     columns: tuple[str, ...] = ()
     span: Span | None = None
+    blocks: Blocks | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no later room could make sense of."""
@@ -157,16 +174,73 @@ class Dataset:
             words=None if self.words is None else self.words[at],
             people=None if self.people is None else self.people[at],
             origin=None if self.origin is None else self.origin[at],
+            blocks=None,
         )
 
     def fingerprint(self) -> str:
         """SHA-256 (hex) of the examples; the chapter above says what it leaves out on purpose."""
-        digest = hashlib.sha256(b"sordino-dataset-1")
-        for values in (self.x if self.origin is None else self.origin, self.y):
-            digest.update(f"{values.dtype.name}{values.shape}".encode())
-            little = values.astype(values.dtype.newbyteorder("<"), copy=False)
-            digest.update(np.ascontiguousarray(little).data)
-        return digest.hexdigest()
+        return _digests(self, np.array([0, len(self)])).hex()
+
+
+def _digests(whole: Dataset, bounds: Indices) -> bytes:
+    """SHA-256 of the examples between bounds, one after another."""
+    begun, found = hashlib.sha256(b"sordino-dataset-1"), list[bytes]()
+    kinds = []
+    for values in (whole.x if whole.origin is None else whole.origin, whole.y):
+        little = values.astype(values.dtype.newbyteorder("<"), copy=False)
+        rest = "".join(f", {each}" for each in values.shape[1:]) or ","
+        flat = np.ascontiguousarray(little).reshape(-1).view(np.uint8).data
+        kinds.append((f"{values.dtype.name}(", f"{rest})", flat, values[:1].nbytes))
+    for first, last in pairwise(bounds.tolist()):
+        digest = begun.copy()
+        for before, after, flat, width in kinds:
+            digest.update(f"{before}{last - first}{after}".encode())
+            digest.update(flat[first * width : last * width])
+        found.append(digest.digest())
+    return b"".join(found)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ByClient(Sequence[Dataset]):
+    """The examples of each client. None is taken out of ``whole`` before it is asked for.
+
+    Attributes:
+        whole: examples of all clients.
+        bounds: where each client's begin, and the end of the last one's, (clients + 1,).
+        order: numbers of the examples in the order of the clients; None where they lie so.
+    """
+
+    whole: Dataset
+    bounds: Indices
+    order: Indices | None = None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """n_i of every client."""
+        return tuple(np.diff(self.bounds).tolist())
+
+    @property
+    def fingerprints(self) -> Fingerprints:
+        """The fingerprint of each client's examples."""
+        blocks = self.whole.blocks
+        if self.order is None and blocks is not None:
+            return Fingerprints(blocks.prints)
+        if self.order is None:
+            return Fingerprints(_digests(self.whole, self.bounds))
+        return Fingerprints(b"".join(bytes.fromhex(part.fingerprint()) for part in self))
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __getitem__(self, client: Any) -> Any:
+        if isinstance(client, slice):
+            return tuple(self[i] for i in range(*client.indices(len(self))))
+        number = range(len(self))[client]
+        first, last = self.bounds[number : number + 2].tolist()
+        if self.order is not None:
+            return self.whole.take(self.order[first:last])
+        mapped = isinstance(self.whole.x, np.memmap)  # its pages are read, and let go of
+        return self.whole.take(np.arange(first, last) if mapped else slice(first, last))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -163,13 +163,18 @@ class _Labels:
         if self.kind == "f":
             self._refuse_fractions()
             values = values.astype(np.int64)
-        numbers = [number(label) for label in self._texts(values).tolist()]
+        written, places = np.unique(values, return_inverse=True)
+        known = np.array(
+            [-1 if (found := number(each)) is None else found for each in self._texts(written)],
+            np.int64,
+        )
+        numbers: Labels = known[places.reshape(-1)]
         self.refuse(
-            np.array([each is None for each in numbers], bool),
+            numbers < 0,
             f", and data.classes lists {_listed(classes)}. Add it there if it is public that there "
             "is such a class, or drop the row",
         )
-        return np.array(numbers, np.int64)
+        return numbers
 
     def two(self) -> tuple[Labels, tuple[str, ...]]:
         """Numbers of two values, text without regard to case and blanks, and their names."""

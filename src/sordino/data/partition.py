@@ -40,7 +40,8 @@ regions leave none out; columns may.
 study (docs/own-tables.md).
 
 **Units and shapes.** ``split`` returns one sorted int64 index array a client, disjoint;
-together they cover all examples (shards: those in dealt fragments).
+together they cover all examples (shards: those in dealt fragments). Ways of this program return
+them as one array with bounds (:class:`Dealt`); a tuple of arrays will do.
 
 >>> import numpy as np
 >>> labels = np.repeat(np.arange(4), 25)
@@ -73,6 +74,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -82,7 +84,8 @@ from sordino.base.errors import StudyError
 from sordino.base.registry import Registry, Section, did_you_mean
 from sordino.data.dataset import Dataset, Indices, Labels, listed
 
-Parts = tuple[Indices, ...]
+Parts = Sequence[Indices]
+"""The numbers of each client's examples."""
 
 DRAWS = 200
 """Deals that a Dirichlet partition draws before it evens out the last one."""
@@ -90,6 +93,53 @@ DRAWS = 200
 _ALIKE = (
     1e18  # a larger beta changes no proportion in float64, and its sum over clients could overflow
 )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dealt(Sequence[Indices]):
+    """Numbers of examples, client after client; there may be millions of clients.
+
+    Attributes:
+        order: numbers of the examples, (n,).
+        bounds: where each client's begin in it, and the end of the last one's, (clients + 1,).
+    """
+
+    order: Indices
+    bounds: Indices
+
+    @classmethod
+    def of(cls, parts: Parts) -> Dealt:
+        """Return the same numbers of the same clients."""
+        if isinstance(parts, Dealt):
+            return parts
+        bounds = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+        return cls(np.concatenate([np.empty(0, np.int64), *parts]), bounds)
+
+    @classmethod
+    def by_owner(cls, owner: Labels, examples: Indices, clients: int) -> Dealt:
+        """Return the parts of ``examples`` (n,) that belong to ``owner`` (n,), in their order."""
+        order = np.argsort(owner, kind="stable")
+        counts = np.bincount(owner, minlength=clients)
+        return cls(examples[order], np.cumsum([0, *counts.tolist()], dtype=np.int64))
+
+    @property
+    def sizes(self) -> Labels:
+        """n_i of every client, (clients,)."""
+        return np.diff(self.bounds)
+
+    def sorted(self) -> Dealt:
+        """Return the parts, each in ascending order."""
+        owner = np.repeat(np.arange(len(self)), self.sizes)
+        return Dealt(self.order[np.lexsort((self.order, owner))], self.bounds)
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __getitem__(self, client: Any) -> Any:
+        if isinstance(client, slice):
+            return tuple(self[i] for i in range(*client.indices(len(self))))
+        number = range(len(self))[client]
+        return self.order[self.bounds[number] : self.bounds[number + 1]]
 
 
 def _check_clients(examples: int, clients: int) -> None:
@@ -159,7 +209,12 @@ class Iid(Partition):
         """Deal ``len(labels)`` examples to ``clients``."""
         _check_clients(len(labels), clients)
         order = rng.permutation(len(labels)).astype(np.int64)
-        return tuple(np.sort(part) for part in np.array_split(order, clients))
+        size, more = divmod(len(labels), clients)  # the first ones have one more
+        cut = more * (size + 1)
+        for part, width in ((order[:cut], size + 1), (order[cut:], size)):
+            part.reshape(-1, width).sort(axis=1)
+        sizes = np.repeat([size + 1, size], [more, clients - more])
+        return Dealt(order, np.concatenate([[0], np.cumsum(sizes)]))
 
 
 @PARTITIONS.register
@@ -192,14 +247,12 @@ class Dirichlet(Partition):
             counts = self._counts(sizes, clients, rng)
             if int(counts.sum(axis=0).min()) >= self.minimum:
                 break
-        held: list[list[Indices]] = [[] for _ in range(clients)]
-        for pool, row in zip(pools, counts, strict=True):
-            cuts = np.cumsum(row)[:-1]
-            for client, piece in enumerate(np.split(rng.permutation(pool), cuts)):
-                if len(piece):
-                    held[client].append(piece)
-        parts = [np.concatenate(pieces) if pieces else np.empty(0, np.int64) for pieces in held]
-        return tuple(np.sort(part) for part in _evened_out(parts, self.minimum))
+        dealt = np.concatenate([rng.permutation(pool) for pool in pools])
+        owners = np.concatenate([np.repeat(np.arange(clients), row) for row in counts])
+        parts = Dealt.by_owner(owners, dealt, clients)
+        if int(parts.sizes.min()) < self.minimum:
+            parts = Dealt.of(_evened_out(list(parts), self.minimum))
+        return parts.sorted()
 
     def _counts(self, sizes: Labels, clients: int, rng: np.random.Generator) -> Labels:
         """One deal: how many examples of each class go to each client, (classes, clients)."""
@@ -260,7 +313,7 @@ class Shards(Partition):
             )
         pieces = np.array_split(np.argsort(labels, kind="stable").astype(np.int64), self.fragments)
         dealt = rng.permutation(self.fragments)[: clients * self.each].reshape(clients, self.each)
-        return tuple(np.sort(np.concatenate([pieces[i] for i in row])) for row in dealt)
+        return Dealt.of([np.concatenate([pieces[i] for i in row]) for row in dealt]).sorted()
 
 
 @PARTITIONS.register
@@ -293,11 +346,10 @@ class Column(Partition):
                 f"data.clients: the client column has {len(names)} clients, the study asks "
                 f"for {clients}; set data.clients = {len(names)}"
             )
-        order = np.argsort(first_to_last, kind="stable").astype(np.int64)
-        return tuple(np.split(order, np.cumsum(np.bincount(first_to_last))[:-1]))
+        return Dealt.by_owner(first_to_last, np.arange(len(labels)), clients)
 
 
-def checked(parts: Parts, examples: int, clients: int) -> Parts:
+def checked(parts: Parts, examples: int, clients: int) -> Dealt:
     """Return a partition in which every client holds something and no example is dealt twice.
 
     Each client has a ledger of its own.
@@ -306,38 +358,39 @@ def checked(parts: Parts, examples: int, clients: int) -> Parts:
         StudyError: if not.
     """
     given: object = parts
-    if not isinstance(given, (tuple, list)):
-        raise StudyError(
-            "data.partition must give one array of the numbers of examples (n_i,) for each client"
-        )
-    parts = tuple(np.asarray(part) for part in given)
-    if not all(
-        part.ndim == 1 and (np.issubdtype(part.dtype, np.integer) or not len(part))
-        for part in parts
-    ):
-        raise StudyError(
-            "data.partition must give arrays of whole numbers: the numbers of the examples "
-            "that each client holds"
-        )
-    if len(parts) != clients or not all(len(part) for part in parts):
-        raise StudyError(
-            f"data.partition gave {sum(map(bool, map(len, parts)))} clients examples; "
-            f"data.clients is {clients}"
-        )
-    dealt = np.concatenate(parts)
+    if not isinstance(given, Dealt):
+        if not isinstance(given, (tuple, list)):
+            raise StudyError(
+                "data.partition must give one array of the numbers of examples (n_i,) for each "
+                "client"
+            )
+        arrays = tuple(np.asarray(part) for part in given)
+        if not all(
+            part.ndim == 1 and (np.issubdtype(part.dtype, np.integer) or not len(part))
+            for part in arrays
+        ):
+            raise StudyError(
+                "data.partition must give arrays of whole numbers: the numbers of the examples "
+                "that each client holds"
+            )
+        given = Dealt.of(arrays)
+    some = int(np.count_nonzero(given.sizes))
+    if len(given) != clients or some < clients:
+        raise StudyError(f"data.partition gave {some} clients examples; data.clients is {clients}")
+    dealt = given.order
     if dealt.min() < 0 or dealt.max() >= examples or int(np.bincount(dealt).max()) > 1:
         raise StudyError(
             f"data.partition must deal the examples 0 to {examples - 1}, none of them twice"
         )
-    return parts
+    return given
 
 
 def label_counts(labels: Labels, parts: Sequence[Indices], classes: int) -> Labels:
     """Examples of each class at each client, (clients, classes): the picture of a partition."""
-    counts = np.zeros((len(parts), classes), dtype=np.int64)
-    for row, part in zip(counts, parts, strict=True):
-        row += np.bincount(labels[part], minlength=classes)
-    return counts
+    dealt = Dealt.of(parts)
+    owner = np.repeat(np.arange(len(dealt)), dealt.sizes)
+    cells = np.bincount(owner * classes + labels[dealt.order], minlength=len(dealt) * classes)
+    return cells.reshape(len(dealt), classes)
 
 
 def hold_out(dataset: Dataset, count: int, rng: np.random.Generator) -> tuple[Dataset, Dataset]:

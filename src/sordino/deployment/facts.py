@@ -455,7 +455,7 @@ def _registry(
             ),
             dp_variant=d.Variant(
                 variant_name="Custom" if epsilon is None else "Approximate DP",
-                data_domain=f"All data sets of {len(run.clients)} {spoken.clients} with these "
+                data_domain=f"All data sets of {run.headcount} {spoken.clients} with these "
                 "public sizes, columns and classes.",
                 unprotected_quantities="\n".join(f"* {each}" for each in unprotected),
             ),

@@ -220,7 +220,7 @@ def key_numbers(run: Run) -> list[Fact]:
         ),
         (words.rounds, str(run.number), f"of {plain(about.R_s)} planned"),
         *own.facts(run),
-        (words.clients, str(len(run.clients)), own.held(run)),
+        (words.clients, str(run.headcount), own.held(run)),
     ]
     if (seconds := number(run.result.seconds)) is not None:
         found.append(("wall time", duration(seconds, 1), "of the last session"))

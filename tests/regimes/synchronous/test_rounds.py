@@ -104,7 +104,7 @@ def world(folder: Path, **options: Any) -> Iterator[tuple[Simulation[Any], Kerne
     regime = Synchronous(
         method=DpSgd(tau=2, momentum=0.5, server=options.pop("server", None)),
         terms=terms,
-        budget=(steps,) * N,
+        budget=np.full(N, steps),
         entropy=Seeded(3),
         cohort=options.pop("cohort", None),
         deadline=options.pop("deadline", None),

@@ -80,7 +80,7 @@ def rules(*, whole: bool = False, deadline: float | None = None, method: Any = N
     return Synchronous(
         method=method or (DpFedAvg(tau=3) if whole else DpSgd()),
         terms=terms,
-        budget=None if whole else (6,) * N,
+        budget=None if whole else np.full(N, 6),
         affordable_rounds=6 if whole else None,
         entropy=Seeded(0),
         adder=adder,
@@ -157,7 +157,7 @@ def test_a_sum_of_fewer_than_the_honest_is_never_opened(came: int) -> None:
     assert of(Closed, seen)
     assert f"{came} of the {H} contributions" in row(seen).note
     assert not state.weights.any()
-    assert state.steps == (1,) * N  # what was asked for is paid for
+    assert state.steps.tolist() == [1] * N  # what was asked for is paid for
 
 
 def test_a_deadline_opens_what_came_and_divides_by_it() -> None:
@@ -173,7 +173,7 @@ def test_a_deadline_opens_what_came_and_divides_by_it() -> None:
     assert not rule.expects(state, 1, 1)
     state, seen = tells(rule, state, Summed(1, opens.clients, opens.values))
     assert np.allclose(state.weights, -2.0 * GRID.step * 24 * N / 3, rtol=1e-6)
-    assert state.present == {0, 2, 4}
+    assert state.absent == {1, 3}
 
 
 @pytest.mark.parametrize("clients", [(), (0, 1, 2), (0, 1, 2, 3)])
@@ -222,17 +222,17 @@ def test_where_too_few_are_within_reach_nobody_is_asked_or_charged() -> None:
     for whole in (False, True):
         rule = rules(whole=whole, deadline=2.0)
         state = msgspec.structs.replace(
-            rule.start(np.zeros(D, np.float32)), present=frozenset(range(H - 1))
+            rule.start(np.zeros(D, np.float32)), absent=frozenset(range(H - 1, N))
         )
         state, seen = tells(rule, state, Begin())
         assert not of(Send, seen)
         assert not of(Book, seen)
-        assert state.steps == (0,) * N
+        assert not state.steps.any()
         state, seen = tells(rule, state, Woke(of(Wake, seen)[0].tag))
         assert of(Closed, seen)
     rule = rules()
     state = msgspec.structs.replace(
-        rule.start(np.zeros(D, np.float32)), present=frozenset(range(H - 1))
+        rule.start(np.zeros(D, np.float32)), absent=frozenset(range(H - 1, N))
     )
     state, seen = tells(rule, state, Begin())
     assert state.ended is not None
@@ -251,7 +251,7 @@ def test_whole_clients_are_all_booked_and_all_asked() -> None:
 def test_an_adaptive_method_takes_one_step() -> None:
     """Even where its budget would pay for more, no round has two."""
     rule = rules(method=AliDpfl())
-    rule = replace(rule, terms=replace(rule.terms, steps=50), budget=(50,) * N)
+    rule = replace(rule, terms=replace(rule.terms, steps=50), budget=np.full(N, 50))
     _, asked = began(rule)
     assert {each.message.steps for each in of(Send, asked)} == {1}
 

@@ -9,8 +9,9 @@ import os
 import platform
 import secrets
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,7 @@ def protective(study: Study, run: str, data: Sequence[str], folder: Path) -> Ent
     With "system" it is a secret key of the operating system's, kept in ``folder`` until the run
     ends, and the data: a copy of the folder that goes on over other rows draws other noise.
     """
-    shaping = [_shape(study), *data, str(sorted(environment(study).items()))]
+    shaping = chain([_shape(study)], data, [str(sorted(environment(study).items()))])
     return _root(study, run, data, folder, shaping)
 
 
@@ -217,7 +218,7 @@ def answering(study: Study, run: str, data: Sequence[str], folder: Path) -> Entr
 
 
 def _root(
-    study: Study, run: str, data: Sequence[str], folder: Path, shaping: Sequence[str]
+    study: Study, run: str, data: Sequence[str], folder: Path, shaping: Iterable[str]
 ) -> Entropy:
     """Return entropy under the run's secret key and over its data, so that no noise covers two data
     sets; or under the seed and over what shapes releases.
@@ -225,7 +226,7 @@ def _root(
     if study.privacy.entropy == "system":
         return System(hmac.digest(_key(folder), joined(data).encode(), "sha256"))
     of_run = [] if study.privacy.ledger == "run" else [run]
-    return Seeded(study.seed, joined([*shaping, *of_run]))
+    return Seeded(study.seed, joined(chain(shaping, of_run)))
 
 
 def _shape(study: Study) -> str:

@@ -102,8 +102,13 @@ class Run:
 
     @property
     def clients(self) -> tuple[Client, ...]:
-        """Return who takes part."""
+        """Return who takes part, as far as they are listed."""
         return self.about.facts.members
+
+    @property
+    def headcount(self) -> int:
+        """Return how many take part."""
+        return self.about.facts.headcount
 
     @property
     def budget(self) -> float:

@@ -14,7 +14,14 @@ from dataclasses import replace
 from sordino.clients.pricing import most_table
 from sordino.clients.records import Stage, horizontal
 from sordino.clients.report import TELLER as OF_CLIENTS
-from sordino.clients.report import client_budgets, clock, evaluated, holdings, learning
+from sordino.clients.report import (
+    client_budgets,
+    clock,
+    evaluated,
+    holdings,
+    learning,
+    sizes_of,
+)
 from sordino.core.plan import Plan
 from sordino.core.records import Row, Stale, known, number
 from sordino.core.run.reading import Run
@@ -103,7 +110,7 @@ def courses(run: Run) -> list[Course]:
 
 def terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, str]]:
     about, said, batch = run.about, horizontal(run), number(run.about.batch)
-    sizes = [size for c in said.members if (size := known(c.examples))]
+    sizes = sizes_of(run)
     rates = sorted({batch / size for size in sizes}) if batch is not None else []
     first = ""
     if not known(said.noise_multipliers) and noise is not None and clip is not None:
@@ -356,7 +363,7 @@ def too_stale(run: Run) -> Counter[int]:
 
 def presence(run: Run) -> Iterator[Figure]:
     """Yield edges that were away for a while or left for good, unless all stayed to the end."""
-    count = len(run.clients)
+    count = run.headcount
     lost, joined, left = (sorted(_places(run, kind)) for kind in ("lost", "joined", "left"))
     if not lost and (not left or left[0] > 0.98 * run.number):
         return

@@ -94,6 +94,7 @@ class PrivateSum:
         entropy: where the noise is drawn from, by round.
         history: what reached the server so far: who answers a round twice, from a copy of the
             server's folder, must not see whether the sums are equal.
+        total: sum_i w_i.
 
     Raises:
         StudyError: for cohorts so large that rounding could pass the bound.
@@ -105,8 +106,10 @@ class PrivateSum:
     sampling_rate: float
     entropy: Entropy
     history: History = field(default_factory=History)
+    total: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "total", sum(self.shares))
         if self.expected > MOST:
             raise StudyError(
                 f"{self.expected:.0f} clients are expected in a round, and the bound of a sum is "
@@ -116,7 +119,12 @@ class PrivateSum:
     @property
     def unit(self) -> float:
         """Deviation in the mean of noise that has deviation 1 in the sum."""
-        return 1.0 / (self.sampling_rate * sum(self.shares))
+        return 1.0 / self.divisor
+
+    @property
+    def divisor(self) -> float:
+        """q_c sum_i w_i, which every sum is divided by."""
+        return self.sampling_rate * self.total
 
     @property
     def expected(self) -> float:
@@ -160,7 +168,7 @@ class PrivateSum:
         hidden = self.history.digest, raw(total), repr((excess, contract, seen)).encode()
         draws = over(self.entropy, hidden, "aggregate", "round", number, "noise")
         noisy, counted = mechanism.release_counted(torch.from_numpy(total), excess, draws)
-        mean = noisy.numpy() / (self.sampling_rate * sum(self.shares))
+        mean = noisy.numpy() / self.divisor
         return Released(
             mean=mean.astype(np.float32),
             clipped=None if counted is None else 0.5 + counted / self.expected,
@@ -307,7 +315,8 @@ class State(TrainingState, frozen=True, kw_only=True, eq=False, rename={"number"
         velocity: v of server momentum, or m of an adaptive step.
         squares: s of an adaptive step; None before the first, or where there is none.
         average: w_avg; the weights themselves where decay is 0.
-        present: clients that are thought to be within reach.
+        steps: local steps given to each client so far, (clients,); never written to.
+        absent: clients that are thought to be out of reach.
         memory: the method's own.
         open: whether a round is under way.
         tau: local steps of the open round.
@@ -327,10 +336,11 @@ class State(TrainingState, frozen=True, kw_only=True, eq=False, rename={"number"
     """
 
     number: int
+    steps: NDArray[np.int64]  # type: ignore[assignment]  # of a million clients no tuple
     velocity: Vector
     average: Vector
     squares: Vector | None = None
-    present: frozenset[int]
+    absent: frozenset[int] = frozenset()
     memory: Any
     open: bool = False
     tau: int = 0
@@ -345,6 +355,11 @@ class State(TrainingState, frozen=True, kw_only=True, eq=False, rename={"number"
     note: str | None = None
     faults: tuple[tuple[int, str], ...] = ()
     permits: tuple[Permit, ...] = ()
+
+    @property
+    def taken(self) -> int:
+        """Local steps of the client that took most."""
+        return int(self.steps.max())
 
     @property
     def latest(self) -> int:

@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from sordino.clients.assemble import STEP, Assembly
 from sordino.clients.simulation import PassSimulation, Simulation, training
@@ -83,14 +84,16 @@ class RoundSimulation(Simulation[Any]):
         return [each for each in self._round(effect) if each.charge.unit == unit]
 
     def _round(self, effect: Book) -> list[ChargeRequest]:
-        units = list(dict.fromkeys(self.units))
-        number, found = effect.number, []
-        for unit in units:
-            key = f"round {number}" if len(units) == 1 else f"round {number}/{unit}"
-            sites = tuple(i for i, each in enumerate(self.units) if each == unit)
-            charge = self.charge(unit, effect.fact, 1, number, key)
-            found.append(ChargeRequest(sites, charge, self.budget))
-        return found
+        number, key = effect.number, f"round {effect.number}"
+        if self.units[0] == self.units[-1]:  # one for all, or there is one client
+            charge = self.charge(self.units[0], effect.fact, 1, number, key)
+            return [ChargeRequest(None, charge, self.budget)]
+        return [
+            ChargeRequest(
+                (site,), self.charge(unit, effect.fact, 1, number, f"{key}/{unit}"), self.budget
+            )
+            for site, unit in enumerate(self.units)
+        ]
 
 
 class RoundsAssembly(Assembly[SynchronousStudy]):
@@ -111,8 +114,10 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         leaves resets nobody's budget.
         """
         if self.study.aggregated and not self.data_records and self.mine is None:
-            joined = hashlib.sha256("".join(self.prints).encode()).hexdigest()
-            return ["clients"] * len(self.prints), {"clients": joined}
+            joined = hashlib.sha256()
+            for each in self.prints:
+                joined.update(each.encode())
+            return ["clients"] * len(self.prints), {"clients": joined.hexdigest()}
         return super().named()
 
     def records(self) -> Sequence[Records]:
@@ -172,7 +177,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         return Synchronous(
             method=study.method,
             terms=terms,
-            budget=None if study.aggregated else pays,
+            budget=None if study.aggregated or pays is None else np.array(pays, np.int64),
             affordable_rounds=affordable_rounds,
             aggregator=aggregator,
             adder=None if fixed is None else SharedSum.of(study, terms.sizes, terms.weights, fixed),

@@ -148,13 +148,7 @@ def clients(study: SynchronousStudy, canaries: int, alpha: float, name: str) -> 
 def _joined(divided: Federation, m: int) -> Federation:
     """The data with m clients more, who hold one example each that nobody looks at."""
     one = divided.parts[0].take(np.zeros(1, np.int64))
-    none = np.zeros((m, divided.counts.shape[1]), np.int64)
-    return replace(
-        divided,
-        parts=(*divided.parts, *(one for _ in range(m))),
-        counts=np.concatenate([divided.counts, none]),
-        names=(),
-    )
+    return replace(divided, parts=(*divided.parts, *(one for _ in range(m))), names=())
 
 
 def _planted(real: int, coins: Coins, built: PreparedRun) -> Planted:

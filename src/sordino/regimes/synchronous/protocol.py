@@ -47,8 +47,9 @@ import msgspec
 import numpy as np
 import torch
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
-from sordino.base.entropy import Entropy, History, drawable
+from sordino.base.entropy import Entropy, History
 from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.base.message import Contribution, Masked, Train, TrainInOrder, Update, Vector
 from sordino.clients.simulation import Rules
@@ -94,6 +95,10 @@ from sordino.regimes.synchronous.method import (
     Vector64,
 )
 from sordino.training.beside import Wants
+from sordino.training.client import poisson
+
+Clients = NDArray[np.int64]
+"""Numbers of clients, ascending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +108,7 @@ class Synchronous(Rules[State]):
     Attributes:
         method: chooses tau, folds answers, and says how the server steps.
         terms: public facts; ``terms.rounds`` is R_s, ``terms.steps`` is R_c.
-        budget: steps that each client can pay for in this run (None: no limit).
+        budget: steps that each client can pay for in this run, (clients,); None: no limit.
         affordable_rounds: rounds that every client can pay for, where a round is what is charged
             (None: no limit).
         aggregator: of bounded updates, where whole clients are protected.
@@ -118,7 +123,7 @@ class Synchronous(Rules[State]):
 
     method: SynchronousMethod
     terms: Terms
-    budget: tuple[int, ...] | None
+    budget: NDArray[np.int64] | None
     entropy: Entropy
     cohort: int | None = None
     deadline: float | None = None
@@ -161,8 +166,7 @@ class Synchronous(Rules[State]):
             weights=weights,
             velocity=np.zeros_like(weights),
             average=weights,
-            steps=(0,) * count,
-            present=frozenset(range(count)),
+            steps=np.zeros(count, np.int64),
             memory=self.method.start(self.terms),
             models=(None,) * count if self.method.wants.raw else (),
         )
@@ -195,7 +199,7 @@ class Synchronous(Rules[State]):
                 # a sum that was not opened is masks alone
                 waits = replace(state, waiting=frozenset(), total=None)
                 state, closed = self._close(waits) if state.open else (state, ())
-                return replace(state, number=number, steps=event.steps), closed
+                return replace(state, number=number, steps=np.array(event.steps, np.int64)), closed
             case Stop(why):
                 return self._finish(state, why)
             case Lapsed(client, number):
@@ -212,10 +216,10 @@ class Synchronous(Rules[State]):
         lost = Log(records.Lost(round=state.number, client=client, released=False))
         if self.deadline is not None and not final:
             return state, (lost,) if client in state.waiting else ()
-        if client not in state.present:
+        if client in state.absent or not 0 <= client < len(state.steps):
             return state, ()
         waited = client in state.waiting
-        state = replace(state, present=state.present - {client}, waiting=state.waiting - {client})
+        state = replace(state, absent=state.absent | {client}, waiting=state.waiting - {client})
         if not waited:
             return state, (lost,)
         waits = bool(state.waiting) or self.timed or state.opening
@@ -224,9 +228,9 @@ class Synchronous(Rules[State]):
 
     def _joined(self, state: State, client: int) -> tuple[State, Sequence[Effect]]:
         """Count a client in again that was given up."""
-        if client in state.present or not 0 <= client < len(state.steps):
+        if client not in state.absent:
             return state, ()
-        state = replace(state, present=state.present | {client})
+        state = replace(state, absent=state.absent - {client})
         return state, (Log(records.Joined(client=client)),)
 
     def expects(self, state: State, client: int, round_number: int) -> bool:
@@ -285,7 +289,7 @@ class Synchronous(Rules[State]):
 
     def affordable(self, state: State, client: int) -> int | None:
         """Return the steps that a client can still pay for; None without a limit."""
-        return None if self.budget is None else self.budget[client] - state.steps[client]
+        return None if self.budget is None else int(self.budget[client] - state.steps[client])
 
     def begin(self, state: State) -> tuple[State, Sequence[Effect]]:
         """Open the next round, or end the run."""
@@ -294,13 +298,13 @@ class Synchronous(Rules[State]):
                 state, f"the round budget is used up: {state.number} of {self.terms.rounds} rounds"
             )
         solvent = self._solvent(state)
-        if (state.present and not solvent) or (
+        if (len(state.absent) < len(state.steps) and not len(solvent)) or (
             self.affordable_rounds is not None and state.number >= self.affordable_rounds
         ):
-            spent = max(state.steps)
             return self._finish(
                 state,
-                f"the privacy budget is used up after {spent} local steps, in round {state.number}",
+                f"the privacy budget is used up after {state.taken} local steps, in round "
+                f"{state.number}",
             )
         number = state.number + 1
         chosen = self._chosen(state, solvent, number)
@@ -312,10 +316,9 @@ class Synchronous(Rules[State]):
         tau = choice.tau if steps_left is None else min(choice.tau, steps_left)
         if self.adder is not None and not self.adder.whole:
             tau = 1  # sums of models after several steps have noise that nobody shares
-        taken = list(state.steps)
+        taken = state.steps.copy()
         few = self.adder is not None and not chosen
-        for i in range(len(taken)) if self.together and not few else chosen:
-            taken[i] += tau
+        taken[slice(None) if self.together and not few else chosen] += tau
         state = replace(
             state.closed(),
             number=number,
@@ -323,7 +326,7 @@ class Synchronous(Rules[State]):
             tau=tau,
             waiting=frozenset(chosen),
             cohort=len(chosen),
-            steps=tuple(taken),
+            steps=taken,
             note=choice.note,
         )
         contract = self.method.round_noise(state.memory, self.terms, number)
@@ -331,29 +334,33 @@ class Synchronous(Rules[State]):
             return state, (Book(number, priced),)
         return self._ask(state)
 
-    def _solvent(self, state: State) -> list[int]:
+    def _solvent(self, state: State) -> Clients:
         """Return the clients within reach that can pay for a step."""
-        can = {i: self.affordable(state, i) for i in sorted(state.present)}
-        return [i for i, steps in can.items() if steps is None or steps > 0]
+        can = np.ones(len(state.steps), np.bool_)
+        if self.budget is not None:
+            can &= self.budget > state.steps
+        can[list(state.absent)] = False
+        return np.flatnonzero(can)
 
-    def _remaining(self, state: State, chosen: Sequence[int]) -> Remaining:
+    def _remaining(self, state: State, chosen: Sequence[int] | Clients) -> Remaining:
         """Return what is left for a round of these clients."""
         # where nobody is within reach, tau is what anybody could pay for, if he came back in time
-        left = [self.affordable(state, i) for i in chosen or range(len(state.steps))]
+        asked = chosen if len(chosen) else slice(None)
+        left = None if self.budget is None else (self.budget - state.steps)[asked]
         share = 1.0 if self.cohort is None else min(self.cohort / len(state.steps), 1.0)
         return Remaining(
             rounds=max(round((self.terms.rounds - state.number) * share), 1),
-            steps=min((n for n in left if n is not None), default=None),
+            steps=None if left is None else int(left.min()),
         )
 
-    def _chosen(self, state: State, solvent: Sequence[int], number: int) -> list[int]:
+    def _chosen(self, state: State, solvent: Clients, number: int) -> list[int]:
         """Return the clients that are asked, or that a secret sample has drawn."""
         if self.aggregator is None:
             found = cohort(self.entropy, solvent, self.cohort, number)
             # a sum of fewer is not opened: nobody is charged for one that cannot be
             return found if self.adder is None or len(found) >= self.adder.fewest else []
         rate, count = self.aggregator.sampling_rate, len(state.steps)
-        return sample(self.entropy, rate, count, state.present, number)
+        return sample(self.entropy, rate, count, state.absent, number)
 
     def priced(self, contract: RoundNoise) -> Price | None:
         """Return what a round releases of every client, where it is charged to all at once."""
@@ -391,7 +398,7 @@ class Synchronous(Rules[State]):
             asked = self.wants.asked(task, models[client])
             if not self.ordered:
                 return asked
-            return replace(asked, taken=state.steps[client] - state.tau)
+            return replace(asked, taken=int(state.steps[client]) - state.tau)
 
         return state, (*(Send(i, told_to(i)) for i in chosen), *wake)
 
@@ -429,7 +436,7 @@ class Synchronous(Rules[State]):
         if (summed := self.adder or self.aggregator) is not None:
             return summed.outcome(self.method, self.terms, state, contract)
         solvent = self._solvent(state)
-        more = state.number < self.terms.rounds and solvent
+        more = state.number < self.terms.rounds and len(solvent)
         left = self._remaining(state, solvent) if more else None
         return aggregate.of_models(self.method, self.terms, state, contract, left)
 
@@ -440,7 +447,7 @@ class Synchronous(Rules[State]):
         row = replace(
             found.row,
             round=state.number,
-            steps=max(state.steps),
+            steps=state.taken,
             tau=state.tau,
             note=found.void or state.note,
             extra=self.method.noted(found.memory),
@@ -457,7 +464,7 @@ class Synchronous(Rules[State]):
             memory=found.memory,
             seen=seen,
             models=tuple(models),
-            present=state.present - state.waiting,
+            absent=state.absent | state.waiting,
             faults=found.faults,
         )
         unused = [
@@ -575,17 +582,19 @@ class Synchronous(Rules[State]):
         return None
 
 
-def cohort(entropy: Entropy, solvent: Sequence[int], size: int | None, number: int) -> list[int]:
+def cohort(entropy: Entropy, solvent: Clients, size: int | None, number: int) -> list[int]:
     """Return the cohort of a round, in ascending order: uniform, without replacement."""
     if size is None or len(solvent) <= size:
-        return list(solvent)
+        return [int(i) for i in solvent]
     found = entropy.at("cohort", number).choice(len(solvent), size=size, replace=False)
-    return sorted(solvent[int(j)] for j in found)
+    return sorted(int(i) for i in np.asarray(solvent)[found])
 
 
 def sample(
-    entropy: Entropy, rate: float, count: int, present: Collection[int], number: int
+    entropy: Entropy, rate: float, count: int, absent: Collection[int], number: int
 ) -> list[int]:
-    """Return a Poisson sample of all clients, those of it that are within reach."""
-    uniform = entropy.at("cohort", number).random(count)
-    return [int(i) for i in np.flatnonzero(uniform < drawable(rate)) if int(i) in present]
+    """Return a Poisson sample of all clients, those of it that are not out of reach; of many it
+    takes time in proportion to the sample.
+    """
+    drawn: list[int] = poisson(count, rate, entropy.at("cohort", number)).tolist()
+    return [i for i in drawn if i not in absent]

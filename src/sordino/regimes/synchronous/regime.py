@@ -27,6 +27,8 @@ from dataclasses import replace
 from itertools import groupby, product
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.message import Train
@@ -141,7 +143,9 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
                 epsilon, numbers = schedule.budgets[unit].epsilon, taken * dimension
                 warned += left_out(privacy.delta, epsilon, numbers=numbers)
         quietest = min(schedule.multipliers[unit] for unit in kinds)
-        own = zip(full.epsilons, full.multipliers, weights(full, sizes), strict=True)
+        own: tuple[tuple[float, float, float], ...] = ()
+        if privacy.epsilons is not None:
+            own = tuple(zip(full.epsilons, full.multipliers, weights(full, sizes), strict=True))
         found = Plan(
             noise_multiplier=privacy.noise_multiplier or 0.0,
             steps=steps,
@@ -156,7 +160,7 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
             signal_to_noise=batches[1] / (quietest * math.sqrt(dimension)),
             relative_noise=_relative(full, sizes),
             calibrated=not study.multipliers,
-            clients=() if privacy.epsilons is None else tuple(own),
+            clients=own,
             warnings=tuple(dict.fromkeys(warned)),
         )
         return _of_shared_noise(full, found, sizes, dimension) if full.shared else found
@@ -405,13 +409,16 @@ def scales(study: SynchronousStudy) -> tuple[float, ...]:
 
 def weights(study: SynchronousStudy, sizes: Sequence[int]) -> tuple[float, ...]:
     """Return p_i of every client in the average, adding up to 1."""
-    total, equal = sum(sizes), study.method.weights == "equal"
-    usual = tuple(1.0 / len(sizes) if equal else n / total for n in sizes)
+    if study.method.weights == "equal":
+        usual = (1.0 / len(sizes),) * len(sizes)
+    else:
+        usual = tuple((np.array(sizes) / sum(sizes)).tolist())
     factors = scales(study)
     if not factors:
         return usual
     precise = [p / s**2 for p, s in zip(usual, factors, strict=True)]
-    return tuple(p / sum(precise) for p in precise)
+    total = sum(precise)
+    return tuple(p / total for p in precise)
 
 
 def _pace(study: SynchronousStudy, steps: int | None) -> tuple[int, int]:

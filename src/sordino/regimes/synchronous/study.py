@@ -332,7 +332,8 @@ class SynchronousStudy(HorizontalStudy):
         """Return w_i in (0, 1] of every client in a sum of clients' updates."""
         if self.method.weights == "equal":
             return [1.0] * len(sizes)
-        return [size / max(sizes) for size in sizes]
+        largest = max(sizes)
+        return [size / largest for size in sizes]
 
     def contribution_weights(self, sizes: Sequence[int]) -> list[float]:
         """Return w_i in (0, 1] that each client multiplies its bounded vector with, where clients
@@ -342,7 +343,8 @@ class SynchronousStudy(HorizontalStudy):
             return self.shares(sizes)
         if self.method.weights == "size":
             return [1.0] * len(sizes)
-        return [min(sizes) / size for size in sizes]
+        smallest = min(sizes)
+        return [smallest / size for size in sizes]
 
     @property
     def noise_follows_size(self) -> bool:
