@@ -445,6 +445,30 @@ def look(
 
 
 @data.command()
+def convert(
+    study: StudyFile,
+    out: Annotated[Path, typer.Argument(help="The folder to make; its name ends in .mapped.")],
+    change: Set = None,
+) -> None:
+    """Write the data of a study, client after client, into files that runs map into memory."""
+    from sordino.clients.division import converted
+    from sordino.clients.study import HorizontalStudy
+    from sordino.core import study as studies
+    from sordino.data.notices import noticed
+
+    read = studies.read(study, change or ())
+    if not isinstance(read, HorizontalStudy):
+        raise StudyError(
+            f"{study}: its parties hold different features of the same entities, and read them as "
+            "a stream; there are no clients to convert"
+        )
+    with noticed(say.people):
+        made = converted(read, out)
+    say.people(f"{out}: {made.clients} clients. In a study, write in [data]:")
+    say.result("\n".join(made.lines))
+
+
+@data.command()
 def partition(
     study: StudyFile,
     out: Annotated[Path | None, typer.Option(help="Write the picture (SVG) there.")] = None,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,6 +17,8 @@ from sordino.base.fingerprints import Fingerprints
 from sordino.clients import evaluation
 from sordino.clients.study import H, HorizontalStudy
 from sordino.core.prepared import PUBLIC, UNIT
+from sordino.data import mapped
+from sordino.data.dataset import Blocks
 from sordino.data.identity import Words, at_one
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import SAMPLE
@@ -123,13 +127,15 @@ class Division(NamedTuple):
         return cls(divided.sizes, divided.test.shape, divided.test.outputs)
 
 
-def federation(study: HorizontalStudy) -> Federation:
-    """Load the data and divide it."""
+def federation(study: HorizontalStudy, *, identify: bool = False) -> Federation:
+    """Load the data and divide it; ``identify`` records even where the study does not ask."""
     wanted, entropy = study.data, Seeded(study.seed)
-    corpus = evaluation.corpus(study, identify=identified(study))
+    corpus = evaluation.corpus(study, identify=identify or identified(study))
     train, validation = corpus.train, None
     if wanted.validation:
         train, validation = datasets.hold_out(train, wanted.validation, entropy.at("validation"))
+    if (blocks := train.blocks) is not None and wanted.partition.by_column and not study.pooled:
+        return _in_blocks(study, train, blocks, corpus.test)
     indices, held = _dealt(study, train.y, train.client)
     if wanted.person is not None and wanted.person_rows != 1 and train.client is None:
         assert train.people is not None
@@ -145,6 +151,25 @@ def federation(study: HorizontalStudy) -> Federation:
     return Federation(held_by, corpus.test, validation, names, by_person=study.clips_persons)
 
 
+def _in_blocks(
+    study: HorizontalStudy, train: datasets.Dataset, blocks: Blocks, test: datasets.Dataset
+) -> Federation:
+    """Return examples that lie client after client, as their clients'."""
+    wanted, clients = study.data, len(blocks.bounds) - 1
+    if clients != wanted.clients:
+        raise StudyError(
+            f"data.clients: {wanted.file} has {clients} clients, the study asks for "
+            f"{wanted.clients}; set data.clients = {clients}"
+        )
+    if wanted.client_validation:
+        raise StudyError(
+            f"{wanted.file}: data.client_validation sets rows aside, and mapped rows stay where "
+            "they are. Set it when you convert the source, or leave it out"
+        )
+    names = train.owners if clients > 1 else ()
+    return Federation(datasets.ByClient(train, blocks.bounds), test, None, names)
+
+
 def _held(train: datasets.Dataset, dealt: datasets.Dealt) -> datasets.ByClient:
     """Return each client's examples. Those in memory are put into the order of the clients, so that
     what a client holds is a piece of them and no copy.
@@ -155,6 +180,46 @@ def _held(train: datasets.Dataset, dealt: datasets.Dealt) -> datasets.ByClient:
     if isinstance(train.x, np.memmap):  # not in memory, and perhaps too large for it
         return datasets.ByClient(train, dealt.bounds, order)
     return datasets.ByClient(train.take(order), dealt.bounds)
+
+
+class Converted(NamedTuple):
+    """Mapped data that was written: how many clients, and what the table [data] of a study says."""
+
+    clients: int
+    lines: tuple[str, ...]
+
+
+def converted(study: HorizontalStudy, out: Path) -> Converted:
+    """Write a study's data, divided among its clients, as a folder of mapped data.
+
+    Raises:
+        StudyError: for a test set that pays for itself, and rows that are set aside.
+    """
+    wanted = study.data
+    if wanted.validation or wanted.client_validation or study.pays_to_test:
+        key = "test = 'private share'" if study.pays_to_test else "validation, client_validation"
+        raise StudyError(
+            f"data.{key}: mapped data holds rows that train, and public rows of a test set. Leave "
+            "it out"
+        )
+    divided = federation(examples(study), identify=True)
+    parts, test = divided.parts, divided.test
+    assert isinstance(parts, datasets.ByClient)
+    numbers = divided.names == tuple(map(str, range(len(parts))))  # which need not be written
+    owners = () if numbers else divided.names
+    mapped.write(out, parts, test, owners=owners, person=wanted.person)
+    lines = [
+        f"file = {json.dumps(str(out))}",
+        f"clients = {len(parts)}",
+        'client_column = "client"',
+        'partition = { kind = "column" }',
+        *(['test = "file"'] if len(test) else []),
+        *([f"person = {json.dumps(wanted.person)}"] if wanted.person is not None else []),
+        *([f"person_rows = {wanted.person_rows}"] if wanted.person_rows is not None else []),
+        *(['target = "number"'] if wanted.span is not None else []),
+        *([f"label_range = {list(wanted.span)}"] if wanted.span is not None else []),
+    ]
+    return Converted(len(parts), tuple(lines))
 
 
 def _whole_people(parts: datasets.Parts, who: Words) -> datasets.Parts:

@@ -34,6 +34,7 @@ from sordino.clients.study import HorizontalStudy
 from sordino.core.prepared import UNIT
 from sordino.core.records import FORMAT, Metrics, OfClass, OfOwner, Owners, known
 from sordino.core.study.data import SHARE
+from sordino.data import mapped
 from sordino.data.dataset import Corpus, Dataset, Span
 from sordino.data.encoding import UNEVEN, uneven
 from sordino.data.features import featured
@@ -60,10 +61,10 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
     """
     wanted, testing = study.data, study.data.testing
     share = testing in ("public share", "private share")
-    inside = (
-        wanted.file is not None
-        and wanted.file.suffix.lower() == ".npz"
-        and has_test(str(wanted.file))
+    inside = wanted.file is not None and (
+        mapped.has_test(wanted.file)
+        if mapped.is_mapped(wanted.file)
+        else wanted.file.suffix.lower() == ".npz" and has_test(str(wanted.file))
     )
     if share and inside:
         raise StudyError(
@@ -99,7 +100,7 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
             assert found.test.people is not None
             kept = first_rows(found.test.people[:, 0], 1)
             found = replace(found, test=found.test.take(kept))
-    if wanted.file is not None:
+    if wanted.file is not None and found.train.blocks is None:  # else it was said by the converter
         notice_sizes(found.train)
     if study.privacy.unit != "none" and wanted.reads_classes:
         notice_classes(found.train.classes)
@@ -131,12 +132,13 @@ def _capped(train: Dataset, most: int) -> Dataset:
     if train.client is not None and most > 1:
         kept = np.flatnonzero(at_one(who, train.client) == train.client)
     kept = kept[first_rows(who[kept], most)]
-    if len(kept) < len(train):
-        notice(
-            f"note, from private rows, kept nowhere: {len(train) - len(kept)} of {len(train)} "
-            "rows are left out, of "
-            f"persons with more than data.person_rows = {most}, or with rows at several clients"
-        )
+    if len(kept) == len(train):
+        return train
+    notice(
+        f"note, from private rows, kept nowhere: {len(train) - len(kept)} of {len(train)} rows are "
+        f"left out, of persons with more than data.person_rows = {most}, or with rows at several "
+        "clients"
+    )
     return train.take(kept)
 
 

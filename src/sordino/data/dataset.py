@@ -41,9 +41,10 @@ array([0])
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+import mmap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -200,6 +201,19 @@ def _digests(whole: Dataset, bounds: Indices) -> bytes:
     return b"".join(found)
 
 
+LET_GO = 1024
+"""Clients whose mapped pages are kept."""
+
+
+def let_go(values: npt.NDArray[Any]) -> None:
+    """Give the pages of a mapped array back to the system; they are read again when needed."""
+    held: Any = values
+    while isinstance(held, np.ndarray):
+        held = held.base
+    if isinstance(held, mmap.mmap):
+        held.madvise(mmap.MADV_DONTNEED)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ByClient(Sequence[Dataset]):
     """The examples of each client. None is taken out of ``whole`` before it is asked for.
@@ -213,6 +227,7 @@ class ByClient(Sequence[Dataset]):
     whole: Dataset
     bounds: Indices
     order: Indices | None = None
+    _taken: Iterator[int] = field(default_factory=lambda: count(1))
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -237,10 +252,19 @@ class ByClient(Sequence[Dataset]):
             return tuple(self[i] for i in range(*client.indices(len(self))))
         number = range(len(self))[client]
         first, last = self.bounds[number : number + 2].tolist()
-        if self.order is not None:
-            return self.whole.take(self.order[first:last])
-        mapped = isinstance(self.whole.x, np.memmap)  # its pages are read, and let go of
-        return self.whole.take(np.arange(first, last) if mapped else slice(first, last))
+        at = slice(first, last) if self.order is None else self.order[first:last]
+        if not isinstance(self.whole.x, np.memmap):
+            return self.whole.take(at)
+        found = self.whole.take(np.arange(first, last) if isinstance(at, slice) else at)
+        if next(self._taken) % LET_GO == 0:
+            self.let_go()
+        return found
+
+    def let_go(self) -> None:
+        """Give the pages of mapped examples back to the system."""
+        for values in (self.whole.x, self.whole.y, self.whole.words, self.whole.people):
+            if isinstance(values, np.memmap):
+                let_go(values)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

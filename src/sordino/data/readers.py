@@ -18,7 +18,7 @@ import numpy as np
 
 from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError
-from sordino.data import identity, sets
+from sordino.data import identity, mapped, sets
 from sordino.data.dataset import Corpus, Dataset, Labels
 from sordino.data.formats import read_labels
 from sordino.data.labels import clamped, encode, encode_clients
@@ -43,7 +43,7 @@ def load(
 
     Args:
         name: one of :func:`names`, or ``package.module:NAME``; with ``file``, any name for reports.
-        file: the user's own npz, CSV or Parquet file.
+        file: the user's own npz, CSV or Parquet file, or a folder of mapped data.
         test_file: a second file of the same form; otherwise ``test_fraction`` of ``file``. It has
             the columns of the first.
         test_fraction: fraction of rows set aside where there is no test set, 0 < fraction < 1; None
@@ -52,6 +52,8 @@ def load(
             recognised by.
     """
     how = ReadOptions() if how is None else how
+    if file is not None and mapped.is_mapped(Path(file)):
+        return _mapped(Path(file), test_file, test_fraction, how)
     if file is not None:
         second = None if test_file is None else Path(test_file)
         return _own(name, Path(file), second, test_fraction, how)
@@ -63,6 +65,36 @@ def load(
     both = (found.train, found.test)
     words = (identity.words(identity.features(each.x), identity.column(each.y)) for each in both)
     return Corpus(*(replace(each, words=of) for each, of in zip(both, words, strict=True)))
+
+
+def _mapped(
+    folder: Path,
+    test_file: str | os.PathLike[str] | None,
+    test_fraction: float | None,
+    how: ReadOptions,
+) -> Corpus:
+    found = mapped.read(folder, how)
+    if test_fraction is not None:
+        raise DataError(
+            f"{folder}: data.test sets a share of the rows aside, and mapped rows stay where they "
+            "are. Set it when you convert the source (data.test = 'public share'), and data.test = "
+            "'file' here"
+        )
+    if test_file is None:
+        return found
+    if len(found.test):
+        raise DataError(f"{folder}: it has a test set of its own; leave data.test_file out")
+    span = found.train.span
+    like = replace(
+        how,
+        columns=found.train.columns,
+        whose=f"those of {folder}",
+        classes=found.train.classes or None,
+        target="classes" if span is None else "number",
+        label_range=span,
+    )
+    test = load(found.train.name, file=test_file, test_fraction=None, how=like).train
+    return Corpus(found.train, replace(test, name=found.train.name))
 
 
 def _published(name: str) -> Corpus:
@@ -101,7 +133,7 @@ def _unknown(name: str) -> str:
     hint = f"did you mean {near[0]!r}? " if near else ""
     return (
         f"data.name: unknown data set {name!r}; {hint}known: {', '.join(names())}; your own "
-        "file: file = 'x.csv' (or .parquet, .npz)"
+        "file: file = 'x.csv' (or .parquet, .npz, .mapped)"
     )
 
 

@@ -296,7 +296,8 @@ def ending(path: Path) -> str:
     """
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(
-            f"{path}: its ending says its kind, and must be one of {', '.join(SUFFIXES)}"
+            f"{path}: its ending says its kind, and must be one of {', '.join(SUFFIXES)}; or "
+            ".mapped, of a folder that `sordino data convert` has written"
         )
     return path.suffix.lower()
 

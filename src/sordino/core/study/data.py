@@ -42,8 +42,8 @@ class Source(Section):
     )
     file: Path | None = Field(
         None,
-        description="your own data (npz, CSV or Parquet); a relative path starts at the folder of "
-        "the study file",
+        description="your own data (npz, CSV, Parquet, or a folder of mapped data); a relative "
+        "path starts at the folder of the study file",
     )
     label: str = Field(
         "label", description="the column of a CSV or Parquet file that holds the label"
@@ -250,8 +250,8 @@ class Data(Table):
     ``test`` says what models of a file of one's own are measured on, for its rows are people:
 
     * "none": nothing, which is what happens unless something else is asked for;
-    * "file": a file of their own (``test_file``, or ``x_test`` in an npz file), whose rows are
-      declared public;
+    * "file": a file of their own (``test_file``, or ``x_test`` in an npz file or mapped data),
+      whose rows are declared public;
     * "public share": a share of the rows (``test_share``), which is declared public and trained on
       by nobody;
     * "private share": such a share, of which every evaluation releases how many it gets right, with
@@ -417,7 +417,7 @@ class Data(Table):
     @model_validator(mode="after")
     def _one_test(self) -> Data:
         shares = self.test in ("public share", "private share")
-        inside = self.file is not None and self.file.suffix.lower() == ".npz"
+        inside = self.file is not None and self.file.suffix.lower() in (".npz", ".mapped")
         if self.file is None and (self.test or self.test_share or self.test_file):
             raise ValueError(
                 f"test, test_share and test_file are for a file of your own; '{self.name}' "

@@ -1,0 +1,302 @@
+"""Examples of many clients in files that are mapped into memory, not read into it.
+
+A folder whose name ends in ``.mapped`` holds a plain ``.npy`` file for each array and one index:
+
+    index.json   the format's number, and what the arrays do not say: classes, names of columns, the
+                 SHA-256 of every file
+    bounds.npy   where each client's examples begin, and the end of the last one's, (clients + 1,)
+    prints.npy   the fingerprint of each client's examples, (clients, 32)
+    x.npy y.npy  the examples, one client after another, as :class:`~sordino.data.dataset.Dataset`
+                 has them
+    words.npy    what each example is recognised by; people.npy whose it is, where that is named
+    x_test.npy y_test.npy   a test set, if there is one
+
+It is made from another file once (:func:`write`). To open it takes no time for each client and no
+memory for each example: a page of ``x.npy`` is read when a client is drawn who has examples there,
+and is given back to the system some clients later. So a run on a million clients needs the memory
+of its cohort.
+
+Labels are numbered, columns are encoded and persons' rows are counted when the folder is written,
+by the study that it is written for; a study that reads it repeats none of these rules.
+
+A run knows its data by fingerprints. They stand in ``prints.npy``, and hold as long as all files
+are those of the index: these are read through once in a process, a little at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from sordino.base.errors import DataError
+from sordino.base.files import MIB, object_of, open_plain, read_plain
+from sordino.data.dataset import Blocks, ByClient, Corpus, Dataset, Span, let_go
+from sordino.data.table import ReadOptions
+
+ENDING = ".mapped"
+FORMAT = 1
+INDEX = "index.json"
+MOST_INDEX = 256 * MIB
+AT_ONCE = 1 << 14
+"""Examples that are written at once."""
+
+_PIECE = 1 << 22
+_TRAINING = ("x", "y", "words", "people")
+
+
+class Index(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``index.json``.
+
+    Attributes:
+        format: of the folder.
+        name: of the data set.
+        classes, columns, span: of the examples.
+        person: the column that named persons, if any.
+        owners: names of the clients; none where they are numbers.
+        files: SHA-256 (hex) of every array's file, by its name.
+    """
+
+    format: int
+    name: str
+    classes: tuple[str, ...]
+    columns: tuple[str, ...]
+    span: Span | None
+    person: str | None
+    owners: tuple[str, ...]
+    files: dict[str, str]
+
+
+def is_mapped(file: Path) -> bool:
+    """Return whether a file's name says that it is such a folder."""
+    return file.suffix.lower() == ENDING
+
+
+def has_test(folder: Path) -> bool:
+    """Return whether a folder holds a test set."""
+    return (folder / "x_test.npy").is_file()
+
+
+def write(
+    folder: Path,
+    parts: ByClient,
+    test: Dataset | None,
+    *,
+    owners: tuple[str, ...] = (),
+    person: str | None = None,
+) -> None:
+    """Write the examples of clients, and a test set, into a new folder.
+
+    Raises:
+        DataError: if the folder is there, its name has another ending, or it cannot be written.
+    """
+    if not is_mapped(folder):
+        raise DataError(f"{folder}: the name of a folder of mapped data ends in {ENDING}")
+    if folder.exists():
+        raise DataError(f"{folder}: it is there already. Choose another name, or delete it")
+    draft = folder.with_name(f".{folder.name}.part")
+    try:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(mode=0o700, parents=True)
+        _fill(draft, parts, test, owners, person)
+        draft.rename(folder)
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be written ({error.strerror})") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _fill(
+    draft: Path,
+    parts: ByClient,
+    test: Dataset | None,
+    owners: tuple[str, ...],
+    person: str | None,
+) -> None:
+    whole, digests = parts.whole, dict[str, str]()
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "bounds": parts.bounds.astype(np.int64),
+        "prints": np.frombuffer(parts.fingerprints.digests, np.uint8).reshape(-1, 32),
+    }
+    if test is not None and len(test):
+        arrays |= {"x_test": test.x, "y_test": test.y}
+    for name, values in arrays.items():
+        digests[name] = _saved(draft / f"{name}.npy", values, iter([values]))
+    for name in _TRAINING:
+        if (values := getattr(whole, name)) is not None:
+            held = _pieces(values, parts.order)
+            digests[name] = _saved(draft / f"{name}.npy", values, held, int(parts.bounds[-1]))
+    index = Index(
+        format=FORMAT,
+        name=whole.name,
+        classes=whole.classes,
+        columns=whole.columns,
+        span=whole.span,
+        person=person,
+        owners=owners,
+        files=digests,
+    )
+    (draft / INDEX).write_bytes(msgspec.json.format(msgspec.json.encode(index), indent=1))
+
+
+def _pieces(
+    values: npt.NDArray[Any], order: npt.NDArray[np.int64] | None
+) -> Iterator[npt.NDArray[Any]]:
+    count = len(values) if order is None else len(order)
+    for start in range(0, count, AT_ONCE):
+        at = slice(start, start + AT_ONCE)
+        yield values[at] if order is None else values[order[at]]
+
+
+def _saved(
+    path: Path, like: npt.NDArray[Any], pieces: Iterator[npt.NDArray[Any]], rows: int | None = None
+) -> str:
+    """Write an array piece by piece, and return its file's SHA-256 (hex)."""
+    shape = like.shape if rows is None else (rows, *like.shape[1:])
+    kind = like.dtype.newbyteorder("<")
+    header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
+    found = hashlib.sha256()
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for piece in pieces:
+            file.write(np.ascontiguousarray(piece, kind).data)
+        file.flush()
+        os.fsync(file.fileno())
+    with path.open("rb") as file:
+        while data := file.read(_PIECE):
+            found.update(data)
+    return found.hexdigest()
+
+
+def read(folder: Path, how: ReadOptions) -> Corpus:
+    """Open a folder: the examples, mapped, and its test set, in memory and perhaps empty.
+
+    Args:
+        how: rules for columns, labels and persons, which must be those that the folder was written
+            by, or left out.
+
+    Raises:
+        DataError: if a file is missing, or is not what the index says, or a rule differs.
+    """
+    try:
+        index = _index(folder)
+        _refuse_rules(folder, index, how)
+        kept = [path for path in sorted(folder.iterdir()) if path.suffix == ".npy"]
+        for path in kept:
+            _refuse_changed(path, index.files.get(path.stem, ""), *_stamp(path))
+        arrays = {name: _mapped(folder / f"{name}.npy") for name in index.files}
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise DataError(f"{folder}: cannot be read ({why}). Convert its source again") from error
+    bounds = np.array(arrays["bounds"], np.int64)
+    _refuse_uneven(folder, bounds, arrays)
+    train = Dataset(
+        index.name,
+        arrays["x"],
+        arrays["y"],
+        index.classes,
+        owners=index.owners,
+        words=arrays.get("words") if how.identify else None,
+        people=arrays.get("people") if how.person is not None else None,
+        columns=index.columns,
+        span=index.span,
+        blocks=Blocks(bounds, arrays["prints"].tobytes()),
+    )
+    let_go(train.y)
+    x, y = (
+        np.array(arrays[f"{name}_test"] if has_test(folder) else arrays[name][:0]) for name in "xy"
+    )
+    test = Dataset(index.name, x, y, index.classes, columns=index.columns, span=index.span)
+    return Corpus(train, test)
+
+
+def _index(folder: Path) -> Index:
+    path = folder / INDEX
+    content = read_plain(path, MOST_INDEX)
+    found = object_of(content, path, DataError)
+    if found.get("format") != FORMAT:
+        raise DataError(
+            f"{path}: format must be {FORMAT}, which this version reads; got "
+            f"{found.get('format')!r}. Convert its source again"
+        )
+    try:
+        return msgspec.json.decode(content, type=Index)
+    except msgspec.ValidationError as error:
+        raise DataError(f"{path}: {error}. Convert its source again") from error
+
+
+def _refuse_rules(folder: Path, index: Index, how: ReadOptions) -> None:
+    """Refuse a study that reads the examples otherwise than they were written."""
+    given = {
+        "data.classes": (how.classes and tuple(how.classes), index.classes),
+        "data.label_range": (how.label_range and tuple(how.label_range), index.span),
+        "data.person": (how.person, index.person),
+        "data.columns": (how.columns and tuple(how.columns), index.columns),
+    }
+    for key, (wanted, there) in given.items():
+        if wanted and wanted != there:
+            raise DataError(
+                f"{folder}: {key} is {wanted!r}, and it was written with {there!r}. Leave the key "
+                "out, or convert its source again with it"
+            )
+    if not how.encoding.plain or how.scale is not None:
+        raise DataError(
+            f"{folder}: data.categories, ranges, missing and scale were applied when it was "
+            "written: leave them out"
+        )
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@lru_cache(64)  # a run opens its data twice, and a plan before it
+def _refuse_changed(path: Path, wanted: str, *stamp: int) -> None:
+    """Refuse a file that is not the one that was written.
+
+    Raises:
+        DataError: naming it.
+    """
+    found = hashlib.sha256()
+    with open_plain(path) as file:
+        while piece := file.read(_PIECE):
+            found.update(piece)
+    if found.hexdigest() != wanted:
+        raise DataError(
+            f"{path}: not the file that was written here: its SHA-256 differs from that in "
+            f"{INDEX}. Convert the source again"
+        )
+
+
+def _mapped(path: Path) -> npt.NDArray[Any]:
+    found: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    return found
+
+
+def _refuse_uneven(
+    folder: Path, bounds: npt.NDArray[np.int64], arrays: dict[str, npt.NDArray[Any]]
+) -> None:
+    """Refuse arrays of different lengths: sums of what an index says are not trusted."""
+    rows, clients = len(arrays["x"]), len(bounds) - 1
+    lengths = {name: len(arrays[name]) for name in _TRAINING if name in arrays}
+    if (
+        bounds[0] != 0
+        or bounds[-1] != rows
+        or clients < 1
+        or not (np.diff(bounds) > 0).all()
+        or arrays["prints"].shape != (clients, 32)
+        or set(lengths.values()) != {rows}
+    ):
+        raise DataError(
+            f"{folder}: its arrays do not fit together: {clients} clients, examples {lengths}. "
+            "Convert its source again"
+        )
