@@ -24,6 +24,7 @@ from sordino.core import study as studies
 from sordino.core.run import session
 from sordino.data import mapped
 from sordino.regimes.synchronous.protocol import sample
+from sordino.training.client import Examples
 
 STUDY = """
 name = "many"
@@ -101,8 +102,8 @@ def test_of_many_clients_those_who_are_drawn_are_made(
 ) -> None:
     """20 000 clients, of whom about 20 are drawn in each of three rounds."""
     _, study = made(tmp_path, 20_000)
-    seen, examples = Counter[int](), assemble.Examples
-    monkeypatch.setattr(assemble, "Examples", lambda x, y: seen.update([0]) or examples(x, y))
+    seen = Counter[int]()
+    monkeypatch.setattr(assemble, "Examples", lambda x, y: seen.update([0]) or Examples(x, y))
     session.begin(study, tmp_path / "run", lambda _: None, lambda _: None)
     assert 10 < seen.total() < 200
     about = json.loads((tmp_path / "run" / "run.json").read_text())
