@@ -214,6 +214,7 @@ def converted(study: HorizontalStudy, out: Path) -> Converted:
         'client_column = "client"',
         'partition = { kind = "column" }',
         *(['test = "file"'] if len(test) else []),
+        *([f"classes = {json.dumps(list(wanted.classes))}"] if wanted.classes is not None else []),
         *([f"person = {json.dumps(wanted.person)}"] if wanted.person is not None else []),
         *([f"person_rows = {wanted.person_rows}"] if wanted.person_rows is not None else []),
         *(['target = "number"'] if wanted.span is not None else []),
