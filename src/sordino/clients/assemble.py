@@ -475,7 +475,8 @@ class Assembly(Generic[H]):
         of each, or of all where they are many.
         """
         if len(self.sizes) > files.LISTED:
-            told = (sum(self.sizes), min(self.sizes), max(self.sizes)) if sizes else (None,) * 3
+            rows = self.divided.rows
+            told = (sum(rows), min(rows), max(rows)) if sizes else (None,) * 3
             examples, least, most = told
             unit = self.units[0] if len(self.fingerprints) == 1 else None
             crowd = files.Crowd(
@@ -483,7 +484,7 @@ class Assembly(Generic[H]):
             )
             return {"crowd": crowd}
         counts = self.divided.counts if labels else np.zeros((len(self.sizes), 0), np.int64)
-        members = zip(self.units, self.sizes, counts, strict=True)
+        members = zip(self.units, self.divided.rows, counts, strict=True)
         return {
             "clients": tuple(
                 files.Holder(

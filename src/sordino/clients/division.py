@@ -167,7 +167,8 @@ def _in_blocks(
             "they are. Set it when you convert the source, or leave it out"
         )
     names = train.owners if clients > 1 else ()
-    return Federation(datasets.ByClient(train, blocks.bounds), test, None, names)
+    parts = datasets.ByClient(train, blocks.bounds)
+    return Federation(parts, test, None, names, by_person=study.clips_persons)
 
 
 def _held(train: datasets.Dataset, dealt: datasets.Dealt) -> datasets.ByClient:
