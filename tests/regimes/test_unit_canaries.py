@@ -52,7 +52,8 @@ def test_an_attack_spends_nothing_of_a_lasting_ledger(unit: str, tmp_path: Path)
 
 
 def test_a_label_is_seen_nearly_as_well_as_its_ledger_says() -> None:
-    found = attacked("labels", "budget.events=3000", canaries=3000)
+    # answers are those of every path; for so many events the compiled one is worth its loading
+    found = attacked("labels", "budget.events=3000", "execution.path=auto", canaries=3000)
     assert found.low <= found.ledger <= 1.25 * found.low
 
 
