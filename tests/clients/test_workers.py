@@ -18,17 +18,21 @@ from unittest import mock
 
 import pytest
 
-from cases import CLIENT, METHODS, MORE, SAMPLE, study_of
-from sordino.base.errors import WorkerGone
-from sordino.clients.workers import Workers, workers
+from cases import ARRIVAL, CLIENT, METHODS, MORE, SAMPLE, study_of
+from sordino.base.errors import StudyError, WorkerGone
+from sordino.clients.workers import Load, Workers, workers
 from sordino.core import regimes
+from sordino.core import study as studies
 from sordino.core.run import session
 
+PASSES = ['privacy.sampling="passes"']
 MANY = {
     **{name: case for name, case in {**METHODS, **MORE}.items() if case[0] != "vertical"},
     "dp-sgd/shared": ("synchronous", "dp-sgd", [*SAMPLE, "method.tau=1", 'privacy.noise="shared"']),
     "dp-fedavg/shared": ("synchronous", "dp-fedavg", [*CLIENT, 'privacy.noise="shared"']),
     "dp-sgd/system": ("synchronous", "dp-sgd", [*SAMPLE, 'privacy.entropy="system"']),
+    "dp-sgd/passes": ("synchronous", "dp-sgd", [*SAMPLE, *PASSES, "privacy.batches=5"]),
+    "mapa/passes": ("asynchronous", "mapa", [*ARRIVAL, *PASSES, "method.batch=20"]),
 }
 FEW = (
     "ali-dpfl/longer",
@@ -103,6 +107,38 @@ def test_any_number_of_workers_gives_the_same_bytes(
     assert [key for key in there if there[key] != ALONE[name][key]] == []
 
 
+@pytest.mark.parametrize("changed", ["rows", "persons"])
+def test_a_worker_that_reads_other_rows_than_those_that_are_charged_is_refused(
+    tmp_path: Path, changed: str
+) -> None:
+    """As where another machine has another copy of the file."""
+    file = tmp_path / "rows.csv"
+
+    def write(first: int, last: int) -> None:
+        rows = [f"{(n + last) // 2},{n + first}.5,{n % 2}" for n in range(40)]
+        file.write_text("\n".join(["who,a,label", *rows]))
+
+    write(0, 0)
+    text = STUDY.replace('name = "digits", clients = 6', DATA.replace("FILE", str(file)))
+    (tmp_path / "study.toml").write_text(text)
+    study = studies.read(tmp_path / "study.toml")
+    refused = r"worker 1: .*the rows here are not those of process 0"
+    with pytest.raises(StudyError, match=refused), workers(2) as group:  # noqa: PT012
+        assert group is not None
+        prepare = group.prepare
+
+        def late(full: Any, simulation: Any) -> None:
+            write(*((1, 0) if changed == "rows" else (0, 1)))
+            group.tell(Load(studies.write(full), None))
+            prepare(full, simulation)
+            for _ in range(1000):  # so that it is interrupted here
+                time.sleep(0.05)
+
+        with mock.patch.object(group, "prepare", late):
+            session.begin(study, tmp_path / "run", nobody, nobody, build=group.build)
+
+
+DATA = 'file = "FILE", clients = 1, test = "none", person = "who", person_rows = 2'
 STUDY = """
 name = "killed"
 seed = 1

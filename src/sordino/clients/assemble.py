@@ -19,6 +19,7 @@ import torch
 from msgspec import UNSET
 
 from sordino.base.entropy import Seeded, System
+from sordino.base.errors import StudyError
 from sordino.base.fingerprints import Fingerprints, joined, keyed
 from sordino.base.message import Train, Vector
 from sordino.clients import records as files
@@ -54,7 +55,7 @@ from sordino.core.prepared import (
 )
 from sordino.core.records import Metrics
 from sordino.core.run.environment import charge_key_prefix, device, protective
-from sordino.data.dataset import Dataset
+from sordino.data.dataset import ByClient, Dataset
 from sordino.data.identity import by_person
 from sordino.privacy import LedgerSession
 from sordino.privacy.records import Records
@@ -149,10 +150,10 @@ class Assembly(Generic[H]):
         self.regime, self.study, self.folder, self.run, self.mine = regime, study, folder, run, mine
         self.sizes, self.names, self.remote = divided.sizes, divided.names, divided.remote
         self.divided = divided
+        self.prints = (
+            Fingerprints(b"", tuple(divided.prints)) if divided.prints else divided.fingerprints
+        )
         if shared is None:
-            self.prints = (
-                Fingerprints(b"", tuple(divided.prints)) if divided.prints else divided.fingerprints
-            )
             self.data_records = known_records(study, divided)
         test, place = divided.test, device(study)
         self.kernels = kernels_of(study, test, place)
@@ -176,9 +177,6 @@ class Assembly(Generic[H]):
                 study, self.sizes, Trial.of(self.kernels, self.validation)
             )
             self.plan = regime.announced(self.plan, study, self.noise, self.sizes)
-        if shared is not None:
-            self.entropy, self.units = shared.entropy, shared.units(len(self.sizes))
-            return
         shaping = Fingerprints(b"", tuple(divided.shaping))
         if not divided.shaping:
             shaping = self.prints.and_others(
@@ -191,6 +189,14 @@ class Assembly(Generic[H]):
                 ),
             )
         self.shaping = shaping.and_others(digest_of_model(study, flat, test.shape))
+        if shared is not None:
+            if shared.data != self.data:
+                raise StudyError(
+                    "the rows here are not those of process 0, whose ledger is charged: give every "
+                    "machine the same files, and change none while the run starts or goes on"
+                )
+            self.entropy, self.units = shared.entropy, shared.units(len(self.sizes))
+            return
         # A site draws the system's entropy anew in each life of its process and keeps no key: it
         # repeats answers from its disk, never by computing them again, so a folder that is put back
         # from a copy cannot be made to use the same noise twice.
@@ -200,6 +206,15 @@ class Assembly(Generic[H]):
         self.units, self.fingerprints = self.named()
         own = cache(partial(budget, study))
         self.budgets = list(map(own, study.epsilons[: len(self.sizes)]))
+
+    @property
+    def data(self) -> str:
+        """Digest of ``shaping``, and of whose the clients' rows are."""
+        parts = self.divided.parts
+        whole = [parts.whole] if isinstance(parts, ByClient) else parts
+        people = [each.people[:, 0] for each in whole if each.people is not None]
+        whose = [hashlib.sha256(np.ascontiguousarray(each).data).hexdigest() for each in people]
+        return joined([*self.shaping, *whose])
 
     def named(self) -> tuple[list[str], dict[str, str]]:
         """Return each client's unit in the ledger, and the fingerprint of each unit's data."""
@@ -285,7 +300,7 @@ class Assembly(Generic[H]):
     def shared(self) -> Shared:
         """Return what workers need."""
         alike = len(self.units) > 1 and len(set(self.units)) == 1
-        return Shared(self.entropy, self.units[0] if alike else "")
+        return Shared(self.entropy, self.data, self.units[0] if alike else "")
 
     def work(self, client: int, task: Request) -> float:
         """Return how much work a task is, in examples: by it a cohort is divided among workers."""

@@ -137,10 +137,12 @@ class Shared:
 
     Attributes:
         entropy: where clients draw batches and noise from.
+        data: digest of all rows; others are in no ledger.
         unit: of the ledger, where one stands for all clients; else empty.
     """
 
     entropy: Entropy
+    data: str
     unit: str = ""
 
     def units(self, clients: int) -> list[str]:

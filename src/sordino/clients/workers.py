@@ -129,7 +129,7 @@ class Prepare(msgspec.Struct, frozen=True, tag=True):
     Attributes:
         study: calibrated.
         seed, run, key: of the entropy; ``key`` is empty for a seeded one.
-        unit: of the ledger, where one stands for all clients; else empty.
+        data, unit: see :class:`~sordino.clients.simulation.Shared`.
         environment: what the bits of a result depend on.
     """
 
@@ -137,6 +137,7 @@ class Prepare(msgspec.Struct, frozen=True, tag=True):
     seed: int
     run: str
     key: bytes
+    data: str
     unit: str
     environment: dict[str, Any]
 
@@ -276,6 +277,7 @@ class Workers:
                 seed=root.seed if seeded else 0,
                 run=root.run if seeded else "",
                 key=b"" if seeded else root.key,
+                data=shared.data,
                 unit=shared.unit,
                 environment=environment(study),
             )
@@ -377,7 +379,7 @@ def workers(count: int | None) -> Iterator[Workers | None]:
     with _met(size, launched is not None) as found:
         try:
             yield found
-        except (KeyboardInterrupt, SordinoError) as stopped:
+        except BaseException as stopped:  # an interrupted import may fail in its own way
             if found.gone is None:
                 raise
             notes = " ".join(getattr(stopped, "__notes__", ()))
@@ -666,8 +668,9 @@ class Worker:
                 f"all processes of a run need the same environment: {'; '.join(differing)}"
             )
         root = System(asked.key) if asked.key else Seeded(asked.seed, asked.run)
+        shared = Shared(root, asked.data, asked.unit)
         self.objects = of(study).assembly(
-            of(study), study, self.held, Path(), asked.run, shared=Shared(root, asked.unit)
+            of(study), study, self.held, Path(), asked.run, shared=shared
         )
         self.held, self.clients = None, self.objects.clients()
         tune()

@@ -116,13 +116,16 @@ class BlockSimulation(Simulation[State]):
 
     @staticmethod
     def answered(client: Any, task: Request | None, permits: Sequence[Permit]) -> Gradient:
-        """Let an edge work, with the permit of the block that holds the task."""
+        """Let an edge work, with the permit of the block, or the pass, that holds the task."""
         if not isinstance(task, Compute):
             raise TypeError(f"an edge is asked for a gradient, not {type(task).__name__}")
+        wanted = task.task
+        if client.passes is not None:
+            (wanted,) = client.passes.numbers(place_of(task), 1)
         permit = (
             permits[0]
             if len(permits) == 1
-            else next((each for each in permits if each.holds(task.task)), None)
+            else next((each for each in permits if each.holds(wanted)), None)
         )
         gradient: Gradient = client.answer(task, permit)
         return gradient
@@ -172,18 +175,6 @@ class EdgePassSimulation(PassSimulation, BlockSimulation):
     """
 
     requests = Simulation.requests
-
-    def answer(
-        self, site: int, number: int, task: Request | None, permits: Sequence[Permit]
-    ) -> Gradient:
-        """Let an edge work, with the permit of the pass that the task is in."""
-        if not isinstance(task, Compute):
-            raise TypeError(f"an edge is asked for a gradient, not {type(task).__name__}")
-        edge = self.clients[site]
-        (wanted,) = edge.passes.numbers(place_of(task), 1)
-        permit = next((each for each in permits if each.holds(wanted)), None)
-        gradient: Gradient = edge.answer(task, permit)
-        return gradient
 
     def kept(self, state: State, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
         """Return those of the passes that the edge's task, or its next, is in."""
