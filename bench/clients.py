@@ -108,7 +108,10 @@ def peer(rounds: int) -> float | None:
     if not python.exists():
         return None
     done = subprocess.run(
-        [python, PEER / "loop.py", str(rounds)], capture_output=True, text=True, check=True
+        [python, PEER / "loop.py", str(rounds), "clients"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return float(json.loads(done.stdout.splitlines()[-1])["cpu_seconds_a_round"])
 
