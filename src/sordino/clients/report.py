@@ -49,7 +49,10 @@ def unseen(run: Run) -> str | None:
 def held(run: Run) -> str:
     """Return how many examples all clients have."""
     crowd = known(horizontal(run).crowd)
-    count = sum(sizes_of(run)) if crowd is None else known(crowd.examples) or 0
+    sizes = sizes_of(run)
+    if not sizes:
+        return "numbers of examples are private"
+    count = sum(sizes) if crowd is None else known(crowd.examples) or 0
     return f"{count:,} examples".replace(",", "\u202f")
 
 

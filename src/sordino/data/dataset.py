@@ -201,7 +201,7 @@ def _digests(whole: Dataset, bounds: Indices) -> bytes:
     return b"".join(found)
 
 
-LET_GO = 1024
+LET_GO = 128
 """Clients whose mapped pages are kept."""
 
 

@@ -20,7 +20,8 @@ Labels are numbered, columns are encoded and persons' rows are counted when the 
 by the study that it is written for; a study that reads it repeats none of these rules.
 
 A run knows its data by fingerprints. They stand in ``prints.npy``, and hold as long as all files
-are those of the index: these are read through once in a process, a little at a time.
+are those of the index: those that a run asks for are read through once in a process, a little at a
+time.
 """
 
 from __future__ import annotations
@@ -189,10 +190,12 @@ def read(folder: Path, how: ReadOptions) -> Corpus:
     try:
         index = _index(folder)
         _refuse_rules(folder, index, how)
-        kept = [path for path in sorted(folder.iterdir()) if path.suffix == ".npy"]
-        for path in kept:
-            _refuse_changed(path, index.files.get(path.stem, ""), *_stamp(path))
-        arrays = {name: _mapped(folder / f"{name}.npy") for name in index.files}
+        unread = set() if how.identify else {"words", "people"}
+        arrays = {}
+        for name in sorted(index.files.keys() - unread):
+            path = folder / f"{name}.npy"
+            _refuse_changed(path, index.files[name], *_stamp(path))
+            arrays[name] = _mapped(path)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise DataError(f"{folder}: cannot be read ({why}). Convert its source again") from error
@@ -204,7 +207,7 @@ def read(folder: Path, how: ReadOptions) -> Corpus:
         arrays["y"],
         index.classes,
         owners=index.owners,
-        words=arrays.get("words") if how.identify else None,
+        words=arrays.get("words"),
         people=arrays.get("people") if how.person is not None else None,
         columns=index.columns,
         span=index.span,
