@@ -134,7 +134,7 @@ def test_who_does_not_say_is_not_bounded() -> None:
     class Own:
         clip = 1.0
 
-    assert sums(Own(), 3, 10, 0.5, 1) is None  # type: ignore[arg-type]
+    assert sums(Own(), 3, 10, 1) is None  # type: ignore[arg-type]
     assert (Sgd(momentum=0.5).gain, AdaGrad().gain, Adam().gain) == (2.0, None, None)
     huge = np.full(3, 3e38, np.float32)
     assert length(huge, -huge) == float("inf")

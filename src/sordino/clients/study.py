@@ -408,7 +408,7 @@ BATCHES = (
 )
 ORDERED = (
     "Nothing about batches is secret: their order is public. It follows from the places of the "
-    "examples (all examples of a person stand in the batch of the first), never from their values, "
+    "examples (all examples of a person are in one batch), never from their values, "
     "and each example is in one of the {batches} of a pass."
 )
 DIVIDED = "The partition of the examples among the clients and the set of classes are public."

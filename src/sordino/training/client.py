@@ -17,6 +17,7 @@ from sordino.base.entropy import Contents, drawable, raw
 from sordino.base.message import Answer, Compute, Train
 from sordino.mechanisms.gaussian import Bounded, Learning
 from sordino.privacy import Event, Permit, covers_one
+from sordino.training import plausible
 from sordino.training.flat import Flat
 from sordino.training.passes import Passes, place_of, steps_of
 from sordino.training.perexample import ClippedSum, MeanGradient
@@ -105,6 +106,12 @@ class SamplingClient:
     def expected_batch(self) -> float:
         """q n, in examples; the divisor of every sum."""
         return self.sampling_rate * len(self.examples)
+
+    def met(self, times: int) -> float:
+        """Return the most examples in so many batches; of drawn ones, but for half a CHANCE."""
+        if self.passes is not None:
+            return times * self.passes.most(len(self.examples))
+        return plausible.drawn(len(self.examples), self.sampling_rate, times, plausible.CHANCE / 2)
 
     def chosen(self, rng: np.random.Generator) -> Tensor:
         """Indices of a batch that is drawn."""

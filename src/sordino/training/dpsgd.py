@@ -196,12 +196,7 @@ class PrivateClient(SteppingClient):
         if not isinstance(said, Update):
             return None
         most = sums(
-            agreed(self.mechanism, task),
-            len(task.weights),
-            len(self.examples),
-            self.sampling_rate,
-            task.steps,
-            1 if self.passes is None else self.passes.rows,
+            agreed(self.mechanism, task), len(task.weights), self.met(task.steps), task.steps
         )
         pull = self.learning_rate * (self.optimizer.gain or math.inf) * self.proximal
         if most is None or self.optimizer.gain is None or pull > 1.0:  # a step could overshoot

@@ -1,9 +1,10 @@
 """Passes over a client's rows in a public order: no batch is secret, and none is drawn.
 
-The rows of a client are dealt to b batches by their place: row i is in batch i mod b, and with
-persons all rows of a person are in the batch of their first one. Local step t, counted from 0 over
-all rounds, computes on batch t mod b, and steps k b to k b + b - 1 are pass k + 1. So a row is in
-at most one step of a pass, and in at most one of any b consecutive steps.
+The rows of a client are dealt to b batches by their place: row i is in batch i mod b. With persons
+who have several rows, persons are dealt, by the places of their first rows: all rows of the i-th
+person are in batch i mod b. Local step t, counted from 0 over all rounds, computes on batch t mod
+b, and steps k b to k b + b - 1 are pass k + 1. So a row is in at most one step of a pass, and in at
+most one of any b consecutive steps.
 
 Theory of operation. A pass is one release of a record, however many rounds it takes: what is
 charged for it is one Gaussian event without sampling (docs/mathematics.md). That holds if each
@@ -46,7 +47,7 @@ class Passes:
     Attributes:
         batches: b, of one pass.
         who: (n,), whose each row is, where all rows of a person stand in one batch.
-        rows: the most rows of one person.
+        rows: k, the most rows of one person.
         done: the steps up to here are taken, or passed over, by this process.
         memory: the noise of earlier steps, where that of later ones is correlated with it.
     """
@@ -62,7 +63,7 @@ class Passes:
         self._places = np.zeros(0, np.int64)
         if self.who is not None:
             _, first, person = np.unique(self.who, return_index=True, return_inverse=True)
-            self._places = first[person.reshape(-1)].astype(np.int64)
+            self._places = np.argsort(np.argsort(first))[person.reshape(-1)].astype(np.int64)
 
     def batch(self, step: int, count: int) -> Tensor:
         """Return the rows of a step's batch, ascending, of a client with ``count`` rows.
@@ -70,11 +71,22 @@ class Passes:
         >>> Passes(3).batch(4, 8).tolist()
         [1, 4, 7]
         >>> Passes(2, who=np.array([7, 5, 7, 9], np.uint64), rows=2).batch(0, 4).tolist()
-        [0, 2]
+        [0, 2, 3]
         """
         places = np.arange(count)
         places[: len(self._places)] = self._places[:count]
         return torch.from_numpy(np.flatnonzero(places % self.batches == step % self.batches))
+
+    def most(self, count: int) -> float:
+        """Return how many rows a batch has at most, of a client with ``count`` rows.
+
+        x of P persons are in it, P >= (x - 1) b + 1, each with k rows at most, and all others have
+        one at least. So it has no more than k x rows, and than n - (x - 1) (b - 1).
+
+        >>> Passes(4).most(9), Passes(2, rows=2).most(8)
+        (3.0, 6.0)
+        """
+        return self.rows * (count + self.batches - 1) / (self.rows + self.batches - 1)
 
     def numbers(self, first: int, steps: int) -> range:
         """Return the numbers of the passes, from 1, that so many steps from ``first`` on are in.

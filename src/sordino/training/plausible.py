@@ -8,7 +8,8 @@ The sizes of tau batches add up to a Binomial(tau n, q), which exceeds its mean 
 
     L/3 + sqrt( (L/3)^2 + 2 L tau n q (1 - q) ),      L = ln(1/chance),
 
-with at most that chance (Bernstein's inequality), and is at most tau n. The mechanism says how long
+with at most that chance (Bernstein's inequality), and is at most tau n. In a public order their
+sizes are bounded (:meth:`~sordino.training.passes.Passes.most`). The mechanism says how long
 the noise can be (:class:`~sordino.mechanisms.gaussian.Tailed`); one that does not is not bounded.
 
 What is longer was not computed as agreed, or by a chance below 10^-9. What is shorter proves
@@ -75,15 +76,12 @@ def drawn(count: int, rate: float, times: int, chance: float) -> float:
     return min(trials * rate + spread, float(trials))
 
 
-def sums(
-    mechanism: Bounded, dimension: int, count: int, rate: float, times: int, rows: int = 1
-) -> float | None:
-    """Length that the total of so many noisy sums of clipped gradients (d,) of a client with
-    ``count`` examples exceeds with a chance of at most :data:`CHANCE`; None where the mechanism
-    does not say. ``rows`` examples may come together.
+def sums(mechanism: Bounded, dimension: int, examples: float, times: int) -> float | None:
+    """Length that the total of so many noisy sums of clipped gradients (d,), of so many
+    ``examples`` together, exceeds with a chance of at most :data:`CHANCE` / 2; None where the
+    mechanism does not say.
     """
     if not isinstance(mechanism, Tailed):
         return None
-    signal = mechanism.longest * rows * drawn(-(-count // rows), rate, times, CHANCE / 2.0)
     noise = mechanism.noise_within(dimension, times, CHANCE / 2.0)
-    return (signal + noise) * (1.0 + ROUNDING)
+    return (mechanism.longest * examples + noise) * (1.0 + ROUNDING)

@@ -141,6 +141,21 @@ def test_a_person_counts_as_all_rows_at_once_and_stands_in_one_batch(tmp_path: P
     built.simulation.ledgers.close()
 
 
+def test_persons_are_dealt_evenly_and_no_batch_has_more_rows_than_is_told() -> None:
+    """Also where each person has as many rows as there are batches, one after another."""
+    even = Passes(10, np.repeat(np.arange(400, dtype=np.uint64), 10), 10)
+    assert [len(even.batch(step, 4000)) for step in range(10)] == [400] * 10
+    rng = np.random.default_rng(3)
+    for _ in range(300):
+        b, k, persons = rng.integers(1, [8, 6, 30])
+        many = np.where(np.arange(persons) % b == rng.integers(b), k, rng.integers(1, k + 1))
+        who = np.repeat(np.arange(persons, dtype=np.uint64), many)
+        passes = Passes(int(b), who, int(k))
+        sizes = [len(passes.batch(step, len(who))) for step in range(b)]
+        assert sum(sizes) == len(who)
+        assert max(sizes) <= passes.most(len(who))
+
+
 class Seen(Gaussian):
     """The raw sums, kept for the test; nothing is released, so the model stays where it is."""
 

@@ -170,9 +170,7 @@ class PrivateEdge(Edge):
         if task.clip is None or not isinstance(said, Gradient):
             return None
         mechanism = self.mechanism.scaled(task.clip, self.mechanism.noise_multiplier)
-        examples = len(self.examples)
-        rows = 1 if self.passes is None else self.passes.rows
-        most = plausible.sums(mechanism, len(task.weights), examples, self.sampling_rate, 1, rows)
+        most = plausible.sums(mechanism, len(task.weights), self.met(1), 1)
         if most is None:
             return None
         pull = self.regularisation * plausible.length(task.weights) * (1.0 + plausible.ROUNDING)
