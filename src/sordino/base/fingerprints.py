@@ -87,10 +87,20 @@ class Fingerprints(Sequence[str]):
         return self.digests[number * SIZE : (number + 1) * SIZE].hex()
 
     def __iter__(self) -> Iterator[str]:
-        for start in range(0, len(self.digests), SIZE << 12):
-            some = self.digests[start : start + (SIZE << 12)].hex()
+        for some in self._texts():
             yield from (some[at : at + 2 * SIZE] for at in range(0, len(some), 2 * SIZE))
         yield from self.others
+
+    def joined(self) -> str:
+        """SHA-256 (hex) of all of them, one after another without their lengths."""
+        found = hashlib.sha256()
+        for some in (*self._texts(), *self.others):
+            found.update(some.encode())
+        return found.hexdigest()
+
+    def _texts(self) -> Iterator[str]:
+        for start in range(0, len(self.digests), SIZE << 12):
+            yield self.digests[start : start + (SIZE << 12)].hex()
 
 
 def joined(parts: Iterable[str]) -> str:

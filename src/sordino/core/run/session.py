@@ -389,7 +389,9 @@ def _promised(built: PreparedRun) -> dict[str, Budget]:
     sim = built.simulation
     budgets = getattr(sim, "budgets", None) or (sim.budget,) * len(sim.units)
     found: dict[str, Budget] = {}
-    for unit, budget in zip(sim.units, budgets, strict=True):  # units may be alike: all clients
+    # units may be alike, and so may budgets: of a million clients there is one pair
+    pairs = dict(zip(zip(sim.units, map(id, budgets), strict=True), budgets, strict=True))
+    for (unit, _), budget in pairs.items():
         found[unit] = min(budget, found.get(unit, budget), key=lambda each: each.epsilon)
     return found | ({} if built.evaluation is None else {UNIT: built.evaluation.budget})
 

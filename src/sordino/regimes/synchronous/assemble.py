@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -114,10 +113,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         leaves resets nobody's budget.
         """
         if self.study.aggregated and not self.data_records and self.mine is None:
-            joined = hashlib.sha256()
-            for each in self.prints:
-                joined.update(each.encode())
-            return ["clients"] * len(self.prints), {"clients": joined.hexdigest()}
+            return ["clients"] * len(self.prints), {"clients": self.prints.joined()}
         return super().named()
 
     def records(self) -> Sequence[Records]:
