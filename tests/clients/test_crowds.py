@@ -103,7 +103,7 @@ def test_of_many_clients_those_who_are_drawn_are_made(
     """20 000 clients, of whom about 20 are drawn in each of three rounds."""
     _, study = made(tmp_path, 20_000)
     seen = Counter[int]()
-    monkeypatch.setattr(assemble, "Examples", lambda x, y: seen.update([0]) or Examples(x, y))
+    monkeypatch.setattr(assemble, "Examples", lambda *given: seen.update([0]) or Examples(*given))
     session.begin(study, tmp_path / "run", lambda _: None, lambda _: None)
     assert 10 < seen.total() < 200
     about = json.loads((tmp_path / "run" / "run.json").read_text())

@@ -285,7 +285,8 @@ def with_balances(
     said = _remedy_of_spent(clients, asked, budget, alike, sigma)
     why = _of_persons(study)
     if why and worst.steps is not None and worst.steps < wanted:
-        ways = ", or ".join([*_more_noise(alike, sigma, wanted, (), budget), FEWER])
+        charges = -(-wanted // asked.paid(units[0]))
+        ways = ", or ".join([*_more_noise(alike, sigma, charges, (), budget), FEWER])
         end = ", and the run is refused" if worst.steps == 0 else ""
         paid = f"it pays for {worst.steps} of {wanted} {asked.charged}"
         said.append(f"{why}; {paid}{end}: {ways}")
@@ -340,9 +341,13 @@ def _fewer(steps: int | None) -> float:
 
 
 def _more_noise(
-    event: Callable[[float], Event] | None, sigma: float, steps: int, before: Spent, budget: Budget
+    event: Callable[[float], Event] | None,
+    sigma: float,
+    charges: int,
+    before: Spent,
+    budget: Budget,
 ) -> list[str]:
-    """Return the remedy of more noise, for so many steps after what was spent; nothing where none
+    """Return the remedy of more noise, for so many charges after what was spent; nothing where none
     is enough.
 
     Args:
@@ -353,7 +358,7 @@ def _more_noise(
     chosen, low, high = accountant(budget.accountant), sigma, 2.0 * sigma
 
     def fits(tried: float) -> bool:
-        spent = [*before, (event(tried), steps)]
+        spent = [*before, (event(tried), charges)]
         return chosen.epsilon(spent, budget.delta, quick=True) <= budget.epsilon
 
     while not fits(high):
@@ -405,7 +410,8 @@ def _remedy_of_spent(
             f"{others}: use other data, or raise privacy.epsilon, which is a promise to the "
             "people in the data"
         ]
-    ways = _more_noise(event, sigma, wanted, spent, budget)
+    charges = -(-wanted // asked.paid(clients[0][0].unit))
+    ways = _more_noise(event, sigma, charges, spent, budget)
     if worst.steps:
         ways.append(
             f"plan for at most {worst.steps} {asked.charged} (budget.rounds or budget.updates)"

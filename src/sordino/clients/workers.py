@@ -604,19 +604,20 @@ def serve(group: Any) -> NoReturn:
 
     threading.Thread(target=listen, daemon=True).start()
     worker = Worker(group.rank(), group.size())
-    while True:
-        try:
+    try:
+        while True:
             if (found := worker.carry_out(orders.get())) is not None:
                 _send(group, found, 0)
-        except SordinoError as error:
-            study = isinstance(error, StudyError)
-            _send(group, Failed(f"{socket.gethostname()}: {error}", study), 0)
-        except Exception as error:  # of code that a study names, or of the system
-            said = modules.raised(error)
-            if said is None:
-                traceback.print_exc(file=sys.stderr)
-            why = said or f"{type(error).__name__}: {error}"
-            _send(group, Failed(f"{socket.gethostname()}: {why}", said is not None), 0)
+    except SordinoError as error:
+        why, study = str(error), isinstance(error, StudyError)
+    except Exception as error:  # of code that a study names, or of the system
+        said = modules.raised(error)
+        if said is None:
+            traceback.print_exc(file=sys.stderr)
+        why, study = said or f"{type(error).__name__}: {error}", said is not None
+    _send(group, Failed(f"{socket.gethostname()}: {why}", study), 0)
+    while True:  # process 0 ends this one
+        orders.get()
 
 
 @dataclass
