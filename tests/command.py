@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 from sordino.cli import main
@@ -35,9 +35,21 @@ def _empty(drawn: object, label: str, *more: object) -> str:
     return f'<svg role="img"><title>{label}</title></svg>\n'
 
 
-def unpainted() -> Any:
-    """A patch: pictures of pages without their content."""
-    return mock.patch("sordino.report.drawing.svg", _empty)
+def paint(whole: bool = True) -> None:
+    """From now on, put pictures of pages together whole, or without their content."""
+    from sordino.report import canvas, drawing
+
+    vars(drawing)["svg"] = canvas.svg if whole else _empty
+
+
+@contextlib.contextmanager
+def unpainted() -> Iterator[None]:
+    """Pictures of pages without their content; whole again at the end, whoever else is here."""
+    paint(False)
+    try:
+        yield
+    finally:
+        paint()
 
 
 class _Shown(io.StringIO):

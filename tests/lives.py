@@ -28,7 +28,7 @@ from unittest import mock
 
 import msgspec
 
-from command import unpainted
+from command import paint
 from federations import digest
 from sordino.cli import main
 from sordino.core.network import Agreement
@@ -142,7 +142,7 @@ def _live(name: str, argv: Sequence[str], log: str, capture: str) -> None:
         os.dup2(file.fileno(), 2)
     site.LONGEST_PAUSE = 0.5
     mock.patch.object(server, "FAREWELL", 3.0).start()
-    unpainted().start()
+    paint(False)
     _tapped(name, Path(capture))
     sys.argv, status = list(argv), 0
     try:

@@ -22,12 +22,11 @@ import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from unittest import mock
 
 import typer.main
 
 from blocks import ROOT, Block, blocks, commands, printed, unlike
-from command import sordino
+from command import paint, sordino
 from sordino.cli import app
 from sordino.comparison import runner
 from sordino.core import regimes
@@ -213,7 +212,7 @@ if __name__ == "__main__":
     sys.path.insert(0, folder)
     setattr(runner, "play", here)  # noqa: B010
     if when != "quick":
-        mock.patch.stopall()
+        paint()
     problems = play(page, when)
     sys.stdout.write("\n".join(problems))
     sys.exit(bool(problems))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from command import sordino, unpainted
+from command import paint, sordino
 from federations import study_of
 from sordino.core import study as studies
 from sordino.regimes.synchronous.study import TEMPLATE
@@ -26,4 +26,4 @@ with tempfile.TemporaryDirectory() as name:
         if done.returncode:
             raise RuntimeError(done.stderr)
 
-unpainted().start()
+paint(False)

@@ -338,7 +338,7 @@ def test_a_command_of_a_run_that_was_cut_short_fails_with_its_reason(
 ) -> None:
     from sordino.cli import network, run
 
-    monkeypatch.setattr(run, "concluded", lambda outcome: None)
+    monkeypatch.setattr(run, "concluded", lambda outcome, told: None)
     outcome: Any = SimpleNamespace(why=why)
     with pytest.raises(CutShort, match="site-1: no") if early else nullcontext():
         network._conclude(outcome, False)

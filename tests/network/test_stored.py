@@ -67,6 +67,7 @@ MESSAGES: list[Message] = [
     base.Turn(6),
     base.Turn(6, True, base.Derivative(1, 5, 16, b"\0\x3c"), True),
     base.Passive(2, 5),
+    base.TrainInOrder(1, 2, W, taken=3),
 ]
 KEYS = secure.Keys(1, 7, b"e" * 32, b"m" * 32, b"c" * 32, b"signature")
 SUMS: list[secure.Message] = [

@@ -36,7 +36,7 @@ References:
 #
 # How a lost process is noticed: each side has a thread that always waits for the next message of
 # the other, and gloo reports a closed connection at once. Process 0 interrupts what it is doing, as
-# Ctrl-C would, and says which worker is gone in its place.
+# Ctrl-C would (`INTERRUPT`), and says which worker is gone in its place.
 #
 # Messages are MessagePack over torch.distributed (gloo), a length and then the bytes. Processes of
 # one machine find each other through a file in a private folder and talk over the loopback
@@ -107,6 +107,8 @@ LAUNCHED = "TORCHELASTIC_RUN_ID"
 NOBODY = dt.timedelta(days=20)
 """How long a process may have nothing to say: longer than any round."""
 PAUSE = 0.05  # seconds between two looks
+INTERRUPT = signal.SIGUSR2
+"""Interrupts what process 0 is doing: shells have background processes ignore Ctrl-C's signal."""
 FAREWELL = 5.0
 """Seconds that workers have to end."""
 
@@ -352,7 +354,7 @@ class Workers:
             if self.gone is not None or self._ending:
                 return
             self.gone = failure
-        _thread.interrupt_main()
+        _thread.interrupt_main(INTERRUPT)
         self._inbox.put(None)  # an interruption wakes nobody who waits for the inbox
 
 
@@ -376,7 +378,7 @@ def workers(count: int | None) -> Iterator[Workers | None]:
     if size == 1:
         yield None
         return
-    with _met(size, launched is not None) as found:
+    with _met(size, launched is not None) as found, _interrupted():
         try:
             yield found
         except BaseException as stopped:  # an interrupted import may fail in its own way
@@ -384,6 +386,19 @@ def workers(count: int | None) -> Iterator[Workers | None]:
                 raise
             notes = " ".join(getattr(stopped, "__notes__", ()))
             raise type(found.gone)(f"{found.gone}. {notes}".rstrip()) from None
+
+
+@contextmanager
+def _interrupted() -> Iterator[None]:
+    """Let :data:`INTERRUPT` do what Ctrl-C does; in the main thread, where alone it can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(INTERRUPT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(INTERRUPT, before)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from sordino.base.errors import DiskFull, StudyError
+from sordino.base.errors import DiskFull, StudyError, WorkerGone
 from sordino.base.files import FULL, KIB, append_below, fresh_below, read_below
 
 
@@ -45,7 +45,8 @@ def said_clearly(path: Path) -> Iterator[None]:
 
 @contextmanager
 def resumable(folder: Path, again: str | None = None) -> Iterator[None]:
-    """Say of a full disk, and of an interruption, how to go on with the run in ``folder``.
+    """Say how to go on with the run in ``folder``: after a full disk, an interruption, or when a
+    worker is gone.
 
     Args:
         again: how, in words; `sordino run --resume` if left out.
@@ -55,7 +56,7 @@ def resumable(folder: Path, again: str | None = None) -> Iterator[None]:
         yield
     except DiskFull as error:
         raise DiskFull(error.place, remedy) from error
-    except KeyboardInterrupt as error:
+    except (KeyboardInterrupt, WorkerGone) as error:
         error.add_note(f"{remedy[:1].upper()}{remedy[1:]}")
         raise
     except OSError as error:

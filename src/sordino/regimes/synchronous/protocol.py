@@ -251,7 +251,11 @@ class Synchronous(Rules[State]):
         kept: dict[str, Any] = dict(packed.vectors)
         last = tuple(kept.pop(f"model.{i}", None) for i in range(len(self.terms.sizes)))
         kept["models"] = last if self.method.wants.raw else ()
-        state = Rules.unpacked(self, EncodedSnapshot(kept, packed.rest))
+        rest = msgspec.json.decode(packed.rest)
+        if isinstance(steps := rest.get("steps"), list):  # as numerics 5 and before wrote it
+            kept["steps"] = np.array(steps, np.int64)
+            rest["absent"] = sorted(set(range(len(steps))) - set(rest.pop("present")))
+        state = Rules.unpacked(self, EncodedSnapshot(kept, msgspec.json.encode(rest)))
         return replace(state, memory=msgspec.convert(state.memory, self.method.memory))
 
     def faults(self, before: State, after: State) -> Sequence[tuple[int, str]]:
