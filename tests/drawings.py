@@ -23,7 +23,7 @@ from sordino.core import statements as data
 from sordino.report import drawing, page
 
 _drawn: dict[bytes, str] = {}
-_of_data: dict[str, str] = {}
+_of_data: dict[Any, str] = {}
 _draw: Callable[..., None] = Figure.savefig
 
 
@@ -61,7 +61,7 @@ def _once(figure: Figure, file: Any, **options: Any) -> None:
 
 def draw_once(figure: data.Figure | data.Matrix) -> str:
     """Draw a figure that is data; one with the same content was drawn before."""
-    found = repr(figure)
+    found = repr(figure), drawing.svg  # which may leave pictures empty
     if found not in _of_data:
         _of_data[found] = drawing.draw(figure)
     return _of_data[found]
