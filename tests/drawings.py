@@ -61,7 +61,7 @@ def _once(figure: Figure, file: Any, **options: Any) -> None:
 
 def draw_once(figure: data.Figure | data.Matrix) -> str:
     """Draw a figure that is data; one with the same content was drawn before."""
-    found = repr(figure), drawing.svg  # which may leave pictures empty
+    found = repr(figure), vars(drawing)["svg"]  # which may leave pictures empty
     if found not in _of_data:
         _of_data[found] = drawing.draw(figure)
     return _of_data[found]

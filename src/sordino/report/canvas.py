@@ -121,14 +121,10 @@ def svg(
     """
     from xml.sax.saxutils import escape
 
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
     for i, axis in enumerate(each for each in drawn.axes if each.get_label() != "<colorbar>"):
         axis.patch.set_gid(f"{GID}{i}")
     file = io.StringIO()
-    # savefig walks through a picture twice, the first time to lay it out: drawing does that, too
-    canvas: Any = FigureCanvasSVG(drawn)  # whose method has no types
-    canvas.print_svg(file, metadata={"Date": None, "Creator": None})
+    drawn.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     text = file.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
