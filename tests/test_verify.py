@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
@@ -610,7 +611,7 @@ def test_a_run_that_was_set_back_is_found(tmp_path: Path) -> None:
         tensors, about = {key: file.get_tensor(key) for key in file.keys()}, file.metadata()  # noqa: SIM118
     state = json.loads(about["state"])
     state["moment"]["count"], state["moment"]["state"]["round"] = 0, 0
-    state["moment"]["state"]["steps"] = [0, 0]
+    tensors["steps"] = np.zeros_like(tensors["steps"])
     save_file(tensors, saved, {**about, "state": json.dumps(state)})
     session.resume(tmp_path / "run", quiet, quiet)
     (problem,) = verify(tmp_path / "run").problems
