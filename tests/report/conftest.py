@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import drawings
+from command import paint
 from sordino.core import records
 
 Row = dict[str, Any]
@@ -18,7 +19,10 @@ Maker = Callable[..., Path]
 
 @pytest.fixture(autouse=True)
 def drawn_once() -> Iterator[None]:
-    """No figure is drawn twice; see :func:`drawings.once`."""
+    """Every figure is drawn whole, whatever was left empty before, and none twice; see
+    :func:`drawings.once`.
+    """
+    paint()
     with drawings.once():
         yield
 
