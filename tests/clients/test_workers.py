@@ -107,6 +107,18 @@ def test_any_number_of_workers_gives_the_same_bytes(
     assert [key for key in there if there[key] != ALONE[name][key]] == []
 
 
+def test_no_worker_has_a_socket_that_other_users_can_reach(group: Workers) -> None:
+    """Every user can connect to the loopback: the secret key of noise goes to who does."""
+    reachable = {
+        line.split()[9]
+        for table in ("tcp", "tcp6", "udp", "udp6")
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    }
+    for child in group.children.values():
+        for handle in Path(f"/proc/{child.process.pid}/fd").iterdir():
+            assert os.readlink(handle)[len("socket:[") : -1] not in reachable
+
+
 @pytest.mark.parametrize("changed", ["rows", "persons"])
 def test_a_worker_that_reads_other_rows_than_those_that_are_charged_is_refused(
     tmp_path: Path, changed: str

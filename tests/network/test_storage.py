@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 from pathlib import Path
 
@@ -158,6 +159,20 @@ def test_an_outbox_keeps_one_of_two_wherever_it_was_torn(tmp_path: Path) -> None
             again = AnswerStore(tmp_path)
             assert again.kept == kept(4)
             again.close()
+
+
+def test_a_slot_that_a_full_disk_takes_a_part_of_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = os.pwrite
+    with closing(AnswerStore(tmp_path)) as outbox:
+        outbox.keep(kept(2))
+        monkeypatch.setattr(os, "pwrite", lambda file, whole, at: writes(file, whole[:-1], at))
+        with pytest.raises(OSError, match="No space left"):
+            outbox.keep(kept(3))
+        assert outbox.kept == kept(2)
+    with closing(AnswerStore(tmp_path)) as outbox:
+        assert outbox.kept == kept(2)
 
 
 def test_of_a_longer_answer_nothing_stays_in_a_slot(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The ledger: tamper-evident, durable, atomic, and nobody's budget spent twice."""
 
+import os
 import shutil
 import signal
 import sqlite3
@@ -229,6 +230,28 @@ def test_killed_while_charging_it_keeps_all_that_was_acknowledged(path: Path) ->
     with Ledger.open(path) as ledger:
         assert ledger.verify().entries >= 10 + acknowledged[-1]
         assert dict(ledger.spent("client:0"))[STEP] >= 10 + acknowledged[-1]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_process_that_was_forked_from_an_open_ledger_does_not_charge_it(path: Path) -> None:
+    """Through the connection that it has inherited, or a new one: SQLite has locks of a process."""
+    said, says = os.pipe()
+    with Ledger.open(path) as ledger:
+        before = ledger.head()
+        if not (child := os.fork()):
+            for anew in (False, True):
+                try:
+                    own = Ledger.open(path) if anew else ledger
+                    own.charge([charge("forked")], FREE)
+                except LedgerError as refusal:
+                    os.write(says, f"{refusal}\n".encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        os.close(says)
+        with open(said) as refusals:
+            assert refusals.read().count("Open it after the fork") == 2
+        assert ledger.head() == before
+        ledger.charge([charge("not forked")], FREE)
 
 
 RACE = """

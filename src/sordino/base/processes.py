@@ -41,8 +41,12 @@ def calling(call: str, *homes: Path) -> tuple[str, ...]:
     return sys.executable, "-P", "-c", program
 
 
-def start(command: Sequence[str], threads: int | None = None) -> Child:
-    """Start a process whose libraries use so many threads; as many as ours unless given."""
+def start(command: Sequence[str], threads: int | None = None, keep: Sequence[int] = ()) -> Child:
+    """Start a process whose libraries use so many threads; as many as ours unless given.
+
+    Args:
+        keep: handles of open files that it inherits.
+    """
     said = tempfile.TemporaryFile()  # noqa: SIM115 — closed when the process is gone
     environment = dict(os.environ)
     if threads is not None:
@@ -53,6 +57,7 @@ def start(command: Sequence[str], threads: int | None = None) -> Child:
         stdout=subprocess.DEVNULL,
         stderr=said,
         env=environment,
+        pass_fds=keep,
     )
     return Child(process, said)
 

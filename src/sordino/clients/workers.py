@@ -35,13 +35,14 @@ References:
 #   gone, the workers end.
 #
 # How a lost process is noticed: each side has a thread that always waits for the next message of
-# the other, and gloo reports a closed connection at once. Process 0 interrupts what it is doing, as
+# the other, and is told of a closed connection at once. Process 0 interrupts what it is doing, as
 # Ctrl-C would (`INTERRUPT`), and says which worker is gone in its place.
 #
-# Messages are MessagePack over torch.distributed (gloo), a length and then the bytes. Processes of
-# one machine find each other through a file in a private folder and talk over the loopback
-# interface. Processes on several machines are started by torchrun, and trust the network between
-# them: tasks, raw contributions and the secret key of noise travel in the clear.
+# Messages are MessagePack, a length and then the bytes. They hold tasks, raw contributions and the
+# secret key of noise, and a worker runs the code that they name. Processes of one machine talk over
+# pairs of sockets that workers inherit (`Paired`): nothing listens, because every user of a machine
+# can connect to its ports. Processes that torchrun has started talk over torch.distributed (gloo)
+# in the clear, and trust the network between them.
 
 from __future__ import annotations
 
@@ -53,17 +54,17 @@ import os
 import queue
 import signal
 import socket
+import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 import numpy as np
@@ -106,7 +107,9 @@ LAUNCHED = "TORCHELASTIC_RUN_ID"
 """The environment variable that torchrun sets."""
 NOBODY = dt.timedelta(days=20)
 """How long a process may have nothing to say: longer than any round."""
-PAUSE = 0.05  # seconds between two looks
+GONE = RuntimeError, OSError
+"""Errors of a connection that is closed: of gloo, and of sockets."""
+_LENGTH = struct.Struct("<Q")
 INTERRUPT = signal.SIGUSR2
 """Interrupts what process 0 is doing: shells have background processes ignore Ctrl-C's signal."""
 FAREWELL = 5.0
@@ -199,18 +202,68 @@ _orders: Any = msgspec.msgpack.Decoder(Order | End, dec_hook=decode_vector)
 _reports: Any = msgspec.msgpack.Decoder(Answers | Measured | Failed, dec_hook=decode_vector)
 
 
-def _send(group: Any, message: Any, to: int) -> None:
-    data = torch.frombuffer(bytearray(_encoder.encode(message)), dtype=torch.uint8)
-    group.send([torch.tensor([len(data)])], to, 0).wait()
-    group.send([data], to, 0).wait()
+class Group(Protocol):
+    """The processes of a run; this one is number ``rank`` of ``size``."""
+
+    rank: int
+    size: int
+
+    def send(self, data: bytes, to: int) -> None:
+        """Send a message to a process.
+
+        Raises:
+            RuntimeError, OSError: if it is gone.
+        """
+
+    def receive(self, source: int) -> bytearray | memoryview:
+        """Wait for the next message of a process; raises likewise."""
 
 
-def _receive(group: Any, decoder: Any, source: int) -> Any:
-    length = torch.empty(1, dtype=torch.int64)
-    group.recv([length], source, 0).wait()
-    data = torch.empty(int(length), dtype=torch.uint8)
-    group.recv([data], source, 0).wait()
-    return decoder.decode(data.numpy().data)
+@dataclass(slots=True, eq=False)
+class Paired:
+    """Processes of this machine, with a socket to each other one that nobody else can have."""
+
+    rank: int
+    size: int
+    sockets: Mapping[int, socket.socket]
+
+    def send(self, data: bytes, to: int) -> None:
+        self.sockets[to].sendall(_LENGTH.pack(len(data)))
+        self.sockets[to].sendall(data)
+
+    def receive(self, source: int) -> bytearray:
+        return self._take(source, _LENGTH.unpack(self._take(source, _LENGTH.size))[0])
+
+    def _take(self, source: int, length: int) -> bytearray:
+        found = bytearray(length)
+        rest = memoryview(found)
+        while rest:
+            if not (count := self.sockets[source].recv_into(rest)):
+                raise ConnectionError("it is closed")
+            rest = rest[count:]
+        return found
+
+
+@dataclass(slots=True, eq=False)
+class Launched:
+    """Processes that torchrun has started."""
+
+    rank: int
+    size: int
+    gloo: Any
+
+    def send(self, data: bytes, to: int) -> None:
+        body = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        self.gloo.send([torch.tensor([len(body)])], to, 0).wait()
+        self.gloo.send([body], to, 0).wait()
+
+    def receive(self, source: int) -> memoryview:
+        length = torch.empty(1, dtype=torch.int64)
+        self.gloo.recv([length], source, 0).wait()
+        data = torch.empty(int(length), dtype=torch.uint8)
+        self.gloo.recv([data], source, 0).wait()
+        found: memoryview = data.numpy().data
+        return found
 
 
 class Workers:
@@ -222,8 +275,8 @@ class Workers:
         gone: which worker is gone or has failed, and why; None while all is well.
     """
 
-    def __init__(self, group: Any, children: dict[int, Child]) -> None:
-        self._group, self.size = group, group.size()
+    def __init__(self, group: Group, children: dict[int, Child]) -> None:
+        self._group, self.size = group, group.size
         self.gone: SordinoError | None = None
         self.children, self._loaded, self._ending = children, False, False
         self._inbox: queue.SimpleQueue[Answers | Measured | None] = queue.SimpleQueue()
@@ -293,8 +346,8 @@ class Workers:
     def send(self, message: Any, rank: int) -> None:
         """Send a worker a message."""
         try:
-            _send(self._group, message, rank)
-        except RuntimeError:
+            self._group.send(_encoder.encode(message), rank)
+        except GONE:
             if not self._ending:
                 self._lose(rank)
                 self.check()
@@ -329,8 +382,8 @@ class Workers:
     def _listen(self, rank: int) -> None:
         while True:
             try:
-                message = _receive(self._group, _reports, rank)
-            except RuntimeError:
+                message = _reports.decode(self._group.receive(rank))
+            except GONE:
                 if not self._ending:
                     self._lose(rank)
                 return
@@ -410,47 +463,27 @@ def _met(size: int, launched: bool) -> Iterator[Workers]:
     if launched:
         meet: Any = distributed
         store, rank, size = next(meet.rendezvous("env://"))
-        group = _group(store, rank, size)
+        # a group of our own, for the user may have one
+        group = Launched(rank, size, meet.ProcessGroupGloo(store, rank, size, NOBODY))
         if rank:
             serve(group)
         with closing(Workers(group, {})) as found:
             yield found
         return
-    children: dict[int, Child] = {}
-    with tempfile.TemporaryDirectory(prefix="sordino-") as folder:
-        place = str(Path(folder) / "meeting")
-        try:
-            for rank in range(1, size):
-                call = f"sordino.clients.workers:join({place!r}, {rank}, {size}, {os.getpid()})"
-                children[rank] = start(calling(call))
-            met: list[Any] = []
-            # a thread: to meet cannot be interrupted, and one of them may end before it has come
-            meeting = threading.Thread(
-                target=lambda: met.append(_here(place, 0, size)), daemon=True
-            )
-            meeting.start()
-            while meeting.is_alive():
-                for rank, child in children.items():
-                    if child.process.poll() is not None:
-                        raise WorkerGone(f"worker {rank} has not started: {why(child)}")
-                meeting.join(PAUSE)
-            with closing(Workers(met[0], children)) as found:
-                yield found
-        finally:
-            stop(list(children.values()), within=0.0)
-
-
-def _here(place: str, rank: int, size: int) -> Any:
-    """Meet the other processes of this machine through a file."""
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    store: Any = distributed
-    return _group(store.FileStore(place, size), rank, size)
-
-
-def _group(store: Any, rank: int, size: int) -> Any:
-    """Meet the processes that use the same store; a group of our own, for the user may have one."""
-    made: Any = distributed
-    return made.ProcessGroupGloo(store, rank, size, NOBODY)
+    children, sockets = dict[int, Child](), dict[int, socket.socket]()
+    try:
+        for rank in range(1, size):
+            sockets[rank], other = socket.socketpair()
+            with other:
+                own = f"{other.fileno()}, {rank}, {size}, {os.getpid()}"
+                command = calling(f"sordino.clients.workers:join({own})")
+                children[rank] = start(command, keep=(other.fileno(),))
+        with closing(Workers(Paired(0, size, sockets), children)) as found:
+            yield found
+    finally:
+        stop(list(children.values()), within=0.0)
+        for each in sockets.values():
+            each.close()
 
 
 class SpreadKernel(Kernel[S]):
@@ -594,35 +627,39 @@ def _identity(task: Request) -> tuple[Any, ...]:
 # A worker's side.
 
 
-def join(place: str, rank: int, size: int, parent: int) -> NoReturn:
-    """Be a worker of a process of this machine, which ends with it."""
+def join(handle: int, rank: int, size: int, parent: int) -> NoReturn:
+    """Be a worker of a process of this machine, which ends with it; ``handle`` is that of the
+    socket between the two.
+    """
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for process 0, which ends this one
     if os.getppid() != parent:
         os._exit(1)
-    serve(_here(place, rank, size))
+    line = socket.socket(fileno=handle)
+    line.set_inheritable(False)
+    serve(Paired(rank, size, {0: line}))
 
 
-def serve(group: Any) -> NoReturn:
+def serve(group: Group) -> NoReturn:
     """Answer process 0 until it says that the run is over, or is gone."""
     orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
 
     def listen() -> None:
         while True:
             try:
-                order = _receive(group, _orders, 0)
-            except RuntimeError:
+                order = _orders.decode(group.receive(0))
+            except GONE:
                 os._exit(1)  # nothing of a worker outlives the run
             if isinstance(order, End):
                 os._exit(0)
             orders.put(order)
 
     threading.Thread(target=listen, daemon=True).start()
-    worker = Worker(group.rank(), group.size())
+    worker = Worker(group.rank, group.size)
     try:
         while True:
             if (found := worker.carry_out(orders.get())) is not None:
-                _send(group, found, 0)
+                group.send(_encoder.encode(found), 0)
     except SordinoError as error:
         why, study = str(error), isinstance(error, StudyError)
     except Exception as error:  # of code that a study names, or of the system
@@ -630,7 +667,7 @@ def serve(group: Any) -> NoReturn:
         if said is None:
             traceback.print_exc(file=sys.stderr)
         why, study = said or f"{type(error).__name__}: {error}", said is not None
-    _send(group, Failed(f"{socket.gethostname()}: {why}", study), 0)
+    group.send(_encoder.encode(Failed(f"{socket.gethostname()}: {why}", study)), 0)
     while True:  # process 0 ends this one
         orders.get()
 

@@ -26,6 +26,7 @@ The **replay guard**: a site's note of how far it may have answered, where its n
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import hmac
@@ -356,7 +357,8 @@ class AnswerStore:
         whole = _SLOT.pack(self._count, len(body), check) + body
         slot = self._count % 2
         handle = self._files[slot].fileno()
-        os.pwrite(handle, whole, 0)
+        if os.pwrite(handle, whole, 0) < len(whole):  # a disk that becomes full takes a part
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if len(whole) < self._sizes[slot]:
             os.ftruncate(handle, len(whole))  # of a longer one, nothing stays
         self._sizes[slot] = len(whole)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -99,7 +100,11 @@ class Ledger:
         with ledger_errors(path, clock):
             place = storage.Place.of(path)  # before the file is opened: what is opened is no older
             found = cls(path, *storage.connect(path, clock=clock), clock)
-        found._place = None if readonly else place
+        if not readonly:
+            with closed_if_refused(found):
+                _refuse_forked(place)
+            found._place = place
+            _CHARGED.add(found)
         return found
 
     def noted(self, kind: str, name: str) -> Note | None:
@@ -296,6 +301,7 @@ class Ledger:
 
     def close(self) -> None:
         """Close the file."""
+        _CHARGED.discard(self)
         self.connection.close()
 
     def __enter__(self) -> Ledger:
@@ -584,6 +590,8 @@ class Ledger:
         if self.connection.in_transaction:
             yield self.connection
             return
+        if self._place is not None:
+            _refuse_forked(self._place)
         with self._errors():
             try:
                 self.connection.execute("BEGIN IMMEDIATE")
@@ -614,6 +622,26 @@ def closed_if_refused(ledger: Ledger) -> Iterator[Ledger]:
     except BaseException:
         ledger.close()
         raise
+
+
+_CHARGED: weakref.WeakSet[Ledger] = weakref.WeakSet()
+"""Ledgers that are open for charges here, and those that were when this process was forked."""
+
+
+def _refuse_forked(place: storage.Place) -> None:
+    """Refuse to charge a file that was open when this process was forked: SQLite takes locks that
+    the other process has for its own, so that each would write over what the other one charges.
+
+    Raises:
+        LedgerError: saying so.
+    """
+    inherited = {one._place for one in _CHARGED if one._place is not None}
+    if any(each.file == place.file and each.process != os.getpid() for each in inherited):
+        raise LedgerError(
+            f"{place.path}: this ledger was open when this process was forked from another one, so "
+            "that it cannot be charged here. Open it after the fork alone, or start the process by "
+            "'spawn'"
+        )
 
 
 def _refuse_odd(path: Path) -> None:
