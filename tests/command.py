@@ -44,12 +44,16 @@ def paint(whole: bool = True) -> None:
 
 @contextlib.contextmanager
 def unpainted() -> Iterator[None]:
-    """Pictures of pages without their content; whole again at the end, whoever else is here."""
-    paint(False)
+    """Pictures of pages without their content; whole again at the end, whoever else is here, and
+    whatever has been imported anew meanwhile.
+    """
+    from sordino.report import canvas, drawing
+
+    vars(drawing)["svg"] = _empty
     try:
         yield
     finally:
-        paint()
+        vars(drawing)["svg"] = canvas.svg
 
 
 class _Shown(io.StringIO):

@@ -75,8 +75,6 @@ for all others.
 """
 STEP = 2.0
 """Examples whose gradients take about as long as the rest of a local step, with its noise."""
-
-
 KEPT = 4096
 """Clients that are kept for the next time they are asked; the longest unasked is let go of."""
 

@@ -25,6 +25,7 @@ HELD = 2.0**31 - 1.0
 REACH = 2.0**51
 """Sums beyond as many steps of the grid are held there, so that float64 counts without gaps."""
 
+# as in draws.py, whose code this may not call: a kept loop is made anew only with its own file
 _MIDDLE = F(1.5 * 2.0**52)  # added and taken away again, it rounds to the nearest whole number
 
 

@@ -100,8 +100,7 @@ class Permit:
 
     def packed(self) -> PackedPermit:
         """The permit as it travels with a task to a worker of the same run."""
-        own = self.unit, self.event, self.count, self.round, self.key, self.seq, self.digest
-        return PackedPermit(*own, self.new)
+        return PackedPermit(*(getattr(self, name) for name in PackedPermit.__struct_fields__))
 
     def named(self, unit: str) -> Permit:
         """The same permit, for who calls the unit by another name than the ledger."""
@@ -126,8 +125,7 @@ class PackedPermit(msgspec.Struct, frozen=True, array_like=True):
 
     def permit(self) -> Permit:
         """The permit; for workers, which trust the process that holds the run's ledger."""
-        own = self.unit, self.event, self.count, self.round, self.key, self.seq, self.digest
-        return Permit(*own, _LEDGER, self.new)
+        return Permit(**msgspec.structs.asdict(self), maker=_LEDGER)
 
 
 def issue(charge: Charge, seq: int, digest: str, *, new: bool = False) -> Permit:
