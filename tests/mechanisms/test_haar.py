@@ -192,6 +192,15 @@ def test_norms_are_raised_by_the_bound_of_their_rounding_and_not_by_much_more() 
     assert bool((near < 0.1 * bound).all())
 
 
+def test_norms_of_long_vectors_are_raised_by_what_a_sum_of_squares_may_lose() -> None:
+    """n u of the sum in any order, so half of it of the norm (Higham 2002, section 3.1)."""
+    basis = Basis.flat(2**16)
+    row = torch.full((1, basis.dimension), 2.0**-8, dtype=torch.float64)  # all sums are exact
+    raised = float(basis.weighted_norms(row, (1.0,) * basis.groups)) - 1.0
+    tree = 1.01 * math.sqrt(17.0) * 20.0 * 2.0**-53
+    assert 2.0**16 * 2.0**-54 < raised - tree < 1.1 * 2.0**16 * 2.0**-54
+
+
 def test_long_vectors_of_equal_numbers_lose_no_digits() -> None:
     """A million equal squares added one by one in float32 would be off in the third digit."""
     d = 2**21

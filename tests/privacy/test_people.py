@@ -158,6 +158,23 @@ def test_rows_that_look_the_same_do_not_add_up(tmp_path: Path) -> None:
         assert ledgers.epsilon("d", 1e-5, "rdp") == epsilon((STEP, 10))  # whichever it is
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_rows_that_look_the_same_add_up_only_where_their_clients_promise_otherwise(
+    same: bool, tmp_path: Path
+) -> None:
+    """Which of two clients with different epsilons holds a row is public."""
+    tight = Budget(epsilon((STEP, 10), (OTHER, 1)) * (1 - 1e-9), 1e-5, "rdp")
+    promised = {"a": tight, "b": tight if same else WIDE}
+    with LedgerSession.for_data(tmp_path, "one", [of("a", 1), of("b", 1)]) as ledgers:
+        ledgers.begin("one", {}, promised)
+        booked(ledgers, "b", OTHER, 1, promised["b"])
+        if same:
+            booked(ledgers, "a", STEP, 10, tight)
+        else:
+            with pytest.raises(BudgetExceeded, match="a: this release would bring"):
+                booked(ledgers, "a", STEP, 10, tight)
+
+
 def test_rows_of_a_person_do(tmp_path: Path) -> None:
     with LedgerSession.for_data(
         tmp_path, "one", [of("a", 1, 2, 3, people=[7, 7, 8]), of("b", 4, people=[7])]
