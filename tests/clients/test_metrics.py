@@ -99,6 +99,8 @@ def test_numbers_are_in_their_units() -> None:
     assert found.rmse == pytest.approx(sk.root_mean_squared_error(own, other))
     assert found.mae == pytest.approx(sk.mean_absolute_error(own, other))
     assert found.r2 == pytest.approx(sk.r2_score(own, other))
+    for each in (told[:2], np.ones((2, 1))):  # equal labels
+        assert of_numbers(each, np.ones(2), (0.0, 2.0)).r2 == sk.r2_score([2, 2], each[:, 0] + 1)
     assert found.accuracy is UNSET
 
 

@@ -110,6 +110,12 @@ def sources() -> str:
     return found.hexdigest()[:16]
 
 
+@functools.cache
+def _installed(name: str) -> str:
+    """The version of a distribution, which takes some milliseconds to find."""
+    return version(name)
+
+
 def numerics() -> str:
     """The number of what studies compute. In a checkout a digest of the sources stands beside it,
     since nobody knows what has been changed there.
@@ -129,7 +135,7 @@ def surrounded(study: Study) -> records.Environment:
         python=sys.version.split()[0],
         torch=str(torch.__version__),
         numpy=np.__version__,
-        numba=version("numba"),
+        numba=_installed("numba"),
         machine=platform.machine(),
         system=platform.system(),
         device=str(device(study)),
