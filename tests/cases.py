@@ -182,6 +182,23 @@ MORE: Mapping[str, Case] = {  # other paths through the same methods; /cnn have 
     ),
 }
 
+BATCHES = ['privacy.sampling="passes"', "privacy.batches=5", "budget.rounds=8"]
+ORDERED: Mapping[str, Case] = {  # batches, or clients, in a public order
+    "dp-sgd/passes": ("synchronous", "dp-sgd", [*SAMPLE, *BATCHES]),
+    "dp-sgd/banded": ("synchronous", "dp-sgd", [*SAMPLE, *BATCHES, "privacy.correlation=banded"]),
+    "als-dpfl/blt": ("synchronous", "als-dpfl", [*SAMPLE, *BATCHES, "privacy.correlation=blt"]),
+    "mapa/passes": (
+        "asynchronous",
+        "mapa",
+        [*ARRIVAL, BATCHES[0], "method.batch=20", "privacy.correlation=blt"],
+    ),
+    "dp-fedavg/banded": (
+        "synchronous",
+        "dp-fedavg",
+        [*CLIENT[:-1], *BATCHES, "privacy.correlation=banded"],
+    ),
+}
+
 
 def study_of(case: Case, folder: Path, changes: Sequence[str] = ()) -> Study:
     """The study of a case, written to ``folder`` first."""

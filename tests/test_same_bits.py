@@ -27,7 +27,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from cases import METHODS, MORE, study_of
+from cases import METHODS, MORE, ORDERED, study_of
 from sordino.base import NUMERICS, entropy
 from sordino.clients import assemble
 from sordino.core.run import environment, session
@@ -35,7 +35,7 @@ from sordino.privacy import Ledger
 from sordino.regimes.vertical import models as vertical
 
 STORED = Path(__file__).parent / "golden" / "runs.json"
-CASES = {**METHODS, **MORE}
+CASES = {**METHODS, **MORE, **ORDERED}
 TIMES = ("seconds", "active_seconds", "passive_seconds", "server_seconds")  # measured by a clock
 
 Found = dict[str, Any]

@@ -153,7 +153,7 @@ def by_aggregate(entropy: Entropy) -> Callable[[int, bool], Known]:
     whole: Vector = np.sum([delta.astype(np.float64) for delta in deltas], axis=0)
 
     def trial(number: int, there: bool) -> Known:
-        released = one.release(
+        released, _ = one.release(
             answers[0 if there else 1 :],
             contract,
             number,

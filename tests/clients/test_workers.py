@@ -18,7 +18,7 @@ from unittest import mock
 
 import pytest
 
-from cases import ARRIVAL, CLIENT, METHODS, MORE, SAMPLE, study_of
+from cases import ARRIVAL, CLIENT, METHODS, MORE, ORDERED, SAMPLE, study_of
 from sordino.base.errors import StudyError, WorkerGone
 from sordino.clients.workers import Load, Workers, workers
 from sordino.core import regimes
@@ -31,7 +31,7 @@ MANY = {
     "dp-sgd/shared": ("synchronous", "dp-sgd", [*SAMPLE, "method.tau=1", 'privacy.noise="shared"']),
     "dp-fedavg/shared": ("synchronous", "dp-fedavg", [*CLIENT, 'privacy.noise="shared"']),
     "dp-sgd/system": ("synchronous", "dp-sgd", [*SAMPLE, 'privacy.entropy="system"']),
-    "dp-sgd/passes": ("synchronous", "dp-sgd", [*SAMPLE, *PASSES, "privacy.batches=5"]),
+    **{name: ORDERED[name] for name in ("dp-sgd/passes", "dp-fedavg/banded")},
     "mapa/passes": ("asynchronous", "mapa", [*ARRIVAL, *PASSES, "method.batch=20"]),
 }
 FEW = (

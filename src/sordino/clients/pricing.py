@@ -34,6 +34,12 @@ LARGEST = 1e6
 """Of noise multipliers that are looked at."""
 CLOSE = 1.001
 """Ratio to which a noise multiplier that is enough is found."""
+SAMPLINGS = ("poisson", "passes", "correlated")
+"""Keys of :attr:`~sordino.core.plan.Plan.samplings`."""
+BATCHES = (
+    "with Poisson batches, which holds only if nobody learns who is in a batch (not where the "
+    "order of examples is fixed or known, or batches follow from who is there)"
+)
 KINDS = 16
 """Kinds of clients beyond which the one that spends most is found by the Rényi bound."""
 
@@ -112,6 +118,24 @@ def samplings(asked: Schedule, unit: str, batches: int | None = None) -> dict[st
     noise = Correlation(kind="banded", separation=count, passes=-(-steps // count))
     share = noise.together(steps) / math.sqrt(steps)
     return {"poisson": drawn, "passes": ordered, "correlated": ordered * share}
+
+
+def samplings_told(plan: Plan, secret: str, passes: str) -> list[str]:
+    """Return what noise the promise of a plan needs with other batches.
+
+    Args:
+        secret: what Poisson sampling rests on, and where that fails.
+        passes: what a pass consists of.
+    """
+    if not plan.samplings:
+        return []
+    drawn, ordered, adds_up = (plan.samplings[each] for each in SAMPLINGS)
+    return [
+        f"the same promise needs noise multiplier {drawn:.4g} {secret}, and {ordered:.4g} in "
+        f"passes of {passes}, where nothing is secret (privacy.sampling). There, correlated noise "
+        "(privacy.correlation) adds up over all steps as independent noise of multiplier "
+        f"{adds_up:.4g} would"
+    ]
 
 
 def dearest(asked: Schedule, charges: int) -> str:

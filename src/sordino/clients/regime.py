@@ -102,6 +102,10 @@ class HorizontalRegime(Regime[H]):
         """Return the batches of a pass of every client; None where batches are drawn."""
         return (study.batches,) * study.data.clients
 
+    def may_choose(self, study: H) -> bool:
+        """Return whether batches may come in a public order or be drawn: a plan tells both."""
+        return False
+
     def schedule(self, study: H, sizes: Sequence[int]) -> Schedule:
         """Return what a study charges its clients, by unit of the ledger in their order."""
         rates, stages = self.rates(study, sizes), ((1.0, self.wanted(study)),)
@@ -205,9 +209,9 @@ class HorizontalRegime(Regime[H]):
         """Return the vectors in a checkpoint that clients' correlated noise goes on from."""
         if study.correlated is None:
             return 0
-        wanted = self.wanted(study)
+        wanted, streams = self.wanted(study), 1 if self.whole(study) else study.data.clients
         banded = min(study.batches or wanted, wanted)  # float64 counts twice
-        return study.data.clients * (4 if study.correlated == "blt" else banded)
+        return streams * (4 if study.correlated == "blt" else banded)
 
     def curve_counts(self, used: int) -> list[int]:
         """Return numbers of charges, the last one ``used``, after which a plan shows epsilon."""
@@ -259,7 +263,7 @@ class HorizontalRegime(Regime[H]):
 
     def correlation(self, study: H, sizes: Sequence[int], client: int) -> Correlation | None:
         """Return the matrix of a client's correlated noise, for as many passes as are planned."""
-        kind, batches = study.correlated, self.passes(study, sizes)[client]
+        kind, batches = study.correlated, study.batches or self.passes(study, sizes)[client]
         if kind is None or batches is None:
             return None
         from sordino.mechanisms.correlated import Correlation
@@ -320,6 +324,14 @@ class HorizontalRegime(Regime[H]):
             priced = replace(priced, warnings=(*priced.warnings, *absent_device(study)))
         if study.privacy.unit == "none":
             return priced, sizes
+        if priced.most and self.may_choose(study):
+            asked = self.promised(sized, sizes)
+            # the dearest: with the least epsilon, in the largest batches
+            unit = min(
+                asked.noisy,
+                key=lambda each: (asked.budgets[each].epsilon, -asked.noisy[each].sampling_rate),
+            )
+            priced = replace(priced, samplings=pricing.samplings(asked, unit))
         if study.data.testing == "private share":  # whose rows are people, too
             priced = replace(priced, epsilon=max(priced.epsilon, tested(study)))
         if study.privacy.unit == "sample":

@@ -37,7 +37,7 @@ class Ordered(NoisyPrivacySpec):
     sampling: Literal["poisson", "passes"] | None = Field(
         None,
         description="how batches come about: poisson, drawn in secret, unless given; or passes, in "
-        "a public order, one pass over the examples after another",
+        "a public order, one pass over the examples (or the clients) after another",
     )
     correlation: Literal["none", "banded", "blt"] | None = Field(
         None,
@@ -70,7 +70,9 @@ class OrderedPromise(SampledPromise, Ordered):
     """A promise kept by Poisson sampling, or by passes of so many batches."""
 
     batches: Annotated[int, Field(ge=1, le=10**6)] | None = Field(
-        None, description='b, of a pass, with sampling "passes"; sampling_rate is 1 / b then'
+        None,
+        description='b, of a pass, with sampling "passes": batches of examples, or blocks of '
+        'clients with unit "client"; sampling_rate is 1 / b then',
     )
 
     @model_validator(mode="before")
@@ -98,11 +100,6 @@ class OrderedPromise(SampledPromise, Ordered):
             raise ValueError(
                 f"sampling_rate = {self.sampling_rate:g} is for sampling 'poisson'; with 'passes' "
                 f"it follows from batches = {self.batches}: leave it out"
-            )
-        if self.unit == "client":
-            raise ValueError(
-                "sampling 'passes' orders the examples of a client, and unit 'client' protects "
-                "whole clients, which are drawn: use sampling = 'poisson'"
             )
         return self
 

@@ -298,7 +298,7 @@ class Workers:
         """
         from sordino.clients.study import HorizontalStudy
 
-        if isinstance(study, HorizontalStudy) and study.correlated is not None:
+        if isinstance(study, HorizontalStudy) and study.correlated and not of(study).whole(study):
             raise StudyError(
                 f"--workers: privacy.correlation = '{study.correlated}' needs one process, since "
                 "each client's noise goes on from its last task. Leave --workers out"

@@ -74,7 +74,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.base.errors import ResumeError, StudyError
-from sordino.mechanisms.gaussian import Gaussian, noisy_count, normal_within
+from sordino.mechanisms.gaussian import Bounded, Gaussian, noisy_count, normal_within
 
 if TYPE_CHECKING:  # whoever only prices a release does not wait for torch
     from torch import Tensor
@@ -239,6 +239,22 @@ class Streaming(Protocol):
         """The release of a step of a stream; see :meth:`CorrelatedGaussian.release_after`."""
 
 
+def released(
+    mechanism: Bounded,
+    total: Tensor,
+    excess: float,
+    rng: np.random.Generator,
+    memory: Memory | None,
+    number: int,
+) -> tuple[Tensor, float | None, Memory | None]:
+    """Return a step's noisy sum (d,), its noisy count, and what later noise needs, if anything;
+    see :meth:`CorrelatedGaussian.release_after`.
+    """
+    if not isinstance(mechanism, Streaming):
+        return (*mechanism.release_counted(total, excess, rng), None)
+    return mechanism.release_after(total, excess, rng, memory, number)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrelatedGaussian(Gaussian):
     """Release sums of one stream after another, with correlated noise and perhaps a count.
@@ -315,37 +331,38 @@ class CorrelatedGaussian(Gaussian):
         ):
             memory = Memory(number, 0, terms, "", ())
         rows = memory.rows
-        noise, out = grid.noise(raw.size, rng), np.empty(raw.size, np.float32)
+        drawn, out = grid.drawn(raw, rng), np.empty(raw.size, np.float32)
         if self.correlation.kind == "banded":
-            rows = self._banded(noise, raw, grid.step, rows, out)
+            rows = self._banded(drawn, raw, grid.step, rows, out)
         else:
-            rows = self._buffered(noise, raw, grid.step, rows, out)
+            rows = self._buffered(drawn, raw, grid.step, rows, out)
         count = noisy_count(excess, rng, self.count_deviation) if self.share else None
         after = Memory(number + 1, memory.taken + 1, terms, rng.bytes(16).hex(), rows)
         return torch.from_numpy(out).to(total.device), count, after
 
     def _banded(
         self,
-        noise: Floats,
+        drawn: Floats,
         total: Floats,
         step: float,
         rows: tuple[NDArray[Any], ...],
         out: NDArray[np.float32],
     ) -> tuple[NDArray[Any], ...]:
-        from sordino.mechanisms.recurrence import add_rows, banded
+        from sordino.mechanisms.recurrence import add_row, add_rows, banded
 
         past, kept = np.zeros(total.size), np.empty(total.size, np.int32)
-        column = _root(self.correlation.separation)[1 : len(rows) + 1]
-        for start in range(0, len(rows), 8):
-            some, factors = rows[start : start + 8], column[start : start + 8].tolist()
-            lacking = 8 - len(some)
-            add_rows(past, (*factors, *[0.0] * lacking), *some, *[some[0]] * lacking)
-        banded(noise, past, total, step, kept, out)
+        column = _root(self.correlation.separation)[1 : len(rows) + 1].tolist()
+        eights = len(rows) - len(rows) % 8
+        for i in range(0, eights, 8):
+            add_rows(past, tuple(column[i : i + 8]), *rows[i : i + 8])
+        for factor, row in zip(column[eights:], rows[eights:], strict=True):
+            add_row(past, factor, row)
+        banded(drawn, past, total, step, kept, out)
         return (kept, *rows)[: self.correlation.separation - 1]
 
     def _buffered(
         self,
-        noise: Floats,
+        drawn: Floats,
         total: Floats,
         step: float,
         rows: tuple[NDArray[Any], ...],
@@ -356,7 +373,7 @@ class CorrelatedGaussian(Gaussian):
         decays, weights = self.correlation.buffers
         held = rows[0] if rows else np.zeros((decays.size, total.size))
         after = np.empty_like(held)
-        buffered(noise, total, step, decays, weights, held, after, out)
+        buffered(drawn, total, step, decays, weights, held, after, out)
         return (after,)
 
 
@@ -401,9 +418,11 @@ def _spread(correlation: Correlation) -> float:
 def _together(correlation: Correlation, steps: int) -> float:
     """Deviation of the sum of so many zetas, in units of s: matrices that begin anew add up."""
     each = min(correlation.steps or steps, steps)
-    column, row = correlation.column(each), np.zeros(each)
+    reach = min(each, correlation.separation if correlation.steps is None else each)
+    column, row = correlation.column(reach), np.zeros(each)
     for t in range(each):
-        row[t] = float(t == 0) - float(column[1 : t + 1] @ row[:t][::-1])
+        last = min(t, reach - 1)
+        row[t] = float(t == 0) - float(column[1 : last + 1] @ row[t - last : t][::-1])
     squares = np.cumsum(np.cumsum(row) ** 2)
     whole, rest = divmod(steps, each)
     return math.sqrt(whole * float(squares[-1]) + (float(squares[rest - 1]) if rest else 0.0))

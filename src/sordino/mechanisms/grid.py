@@ -119,8 +119,12 @@ class Grid:
 
     def noise(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """The noise alone, N (d,), in steps; every number of it is exact."""
-        out = np.empty(count, np.float64)
-        Grid(1.0, self.deviation)._fill(_nothing(count), out, rng)
+        return Grid(1.0, self.deviation).drawn(_nothing(count), rng)
+
+    def drawn(self, total: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
+        """The noisy vector (d,), not rounded to float32; every number of it is exact."""
+        out = np.empty(total.size, np.float64)
+        self._fill(total, out, rng)
         return out
 
     def _fill(

@@ -5,7 +5,10 @@ Both memories do, for each number by itself and in an order that does not depend
     zeta = N - round(f(earlier zetas)),      released = (whole + zeta) step,
 
 where ``whole`` is the sum in steps of the grid, and then take zeta into the memory, held to
-+-:data:`HELD`. :mod:`.correlated` proves what follows from that.
++-:data:`HELD`. :mod:`.correlated` proves what follows from that. What is given is ``drawn`` =
+(whole + N) step.
+
+All products and sums of a band are exact, so fused ones change no bit.
 
 Shapes: numbers and rows of a banded memory (d,); buffers (2, d).
 """
@@ -47,7 +50,7 @@ def _held(zeta: Any) -> Any:
     return min(max(zeta, -F(HELD)), F(HELD))
 
 
-@compiled(error_model="numpy")
+@compiled(error_model="numpy", fastmath={"contract"})
 def add_rows(
     past: Any, factors: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any
 ) -> None:
@@ -64,22 +67,29 @@ def add_rows(
         past[i] = found + r * F(h[i])
 
 
+@compiled(error_model="numpy", fastmath={"contract"})
+def add_row(past: Any, factor: float, row: Any) -> None:
+    """Add a row (d,), times its factor, to ``past`` (d,)."""
+    for i in range(past.size):
+        past[i] += factor * F(row[i])
+
+
 @compiled(error_model="numpy")
-def banded(noise: Any, past: Any, total: Any, step: float, kept: Any, out: Any) -> None:
+def banded(drawn: Any, past: Any, total: Any, step: float, kept: Any, out: Any) -> None:
     """Release ``total`` (d,) into ``out`` (d,), float32; zeta goes into ``kept`` (d,), int32.
 
     ``past`` (d,) is f, the sum of earlier rows.
     """
     per_step = F(1.0 / step)
     for i in range(total.size):
-        zeta = noise[i] - _whole(past[i])
-        out[i] = np.float32((_steps(total[i], per_step) + zeta) * step)
-        kept[i] = np.int32(_held(zeta))
+        noisy = drawn[i] * per_step - _whole(past[i])
+        out[i] = np.float32(noisy * step)
+        kept[i] = np.int32(_held(noisy - _steps(total[i], per_step)))
 
 
 @compiled(error_model="numpy")
 def buffered(
-    noise: Any, total: Any, step: float, decays: Any, weights: Any, held: Any, after: Any, out: Any
+    drawn: Any, total: Any, step: float, decays: Any, weights: Any, held: Any, after: Any, out: Any
 ) -> None:
     """Release ``total`` (d,) into ``out`` (d,), float32; ``after`` (2, d) gets the new buffers.
 
@@ -90,9 +100,9 @@ def buffered(
     a, b, next_a, next_b = held[0], held[1], after[0], after[1]
     for i in range(total.size):
         x, y = a[i], b[i]
-        zeta = noise[i] - _whole(light * x + heavy * y)
-        out[i] = np.float32((_steps(total[i], per_step) + zeta) * step)
-        kept = _held(zeta)
+        noisy = drawn[i] * per_step - _whole(light * x + heavy * y)
+        out[i] = np.float32(noisy * step)
+        kept = _held(noisy - _steps(total[i], per_step))
         next_a[i] = first * x + kept
         next_b[i] = second * y + kept
 

@@ -36,6 +36,7 @@ from sordino.privacy import Event, Permit, PoissonSampled, covers_round
 from sordino.training import plausible
 from sordino.training.client import Examples, ModelKernels, agreed, hidden, received
 from sordino.training.optimizer import Optimizer
+from sordino.training.passes import Blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -122,20 +123,39 @@ class LocalClient(LocalWork):
         unit: whose data it holds, in the ledger.
         mechanism: what the aggregator will release the sum by; says what a bounded vector is.
         sampling_rate: q_c with which clients are drawn, for the price of taking part.
+        blocks: whose turn it is in a round, where nobody is drawn.
     """
 
     unit: str
     mechanism: Bounded
     sampling_rate: float
+    blocks: Blocks | None = None
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
         """Return the price of every client, in the cohort or not."""
-        return (
-            (PoissonSampled(sampling_rate=self.sampling_rate, event=self._bound(task).event()), 1),
-        )
+        event = self._bound(task).event()
+        if self.blocks is None:
+            event = PoissonSampled(sampling_rate=self.sampling_rate, event=event)
+        return ((event, 1),)
+
+    def shown(self, task: Train, permits: Sequence[Permit]) -> None:
+        """Refuse unless permits cover a task, and it is this client's turn.
+
+        Raises:
+            LocalProtocolError: if they do not, or it is not; nothing may be computed then.
+        """
+        number = task.round
+        if self.blocks is not None:
+            if not self.blocks.turn(self.index, number):
+                raise LocalProtocolError(
+                    f"round {number} is not the turn of client {self.index}, which takes part in "
+                    f"one of {self.blocks.batches} rounds"
+                )
+            number = self.blocks.number(number)
+        covers_round(self.unit, permits, self.price(task), number)
 
     def answer(self, task: Train, permits: Sequence[Permit]) -> Contribution:
-        covers_round(self.unit, permits, self.price(task), task.round)
+        self.shown(task, permits)
         moved = self.train(task)
         bounded, inside = self._bound(task).bounded(moved)
         return Contribution(

@@ -21,6 +21,8 @@ step is taken at most once under one charge, whoever asks:
 
 The order depends on places alone: never on values, and not on how many rows follow. Who is replaced
 by none stays in its place (zero-out adjacency), so no other row changes its batch.
+
+Whole clients take part in such an order, too (:class:`Blocks`): there a round stands for a step.
 """
 
 from __future__ import annotations
@@ -36,8 +38,34 @@ from torch import Tensor
 
 from sordino.base.errors import LocalProtocolError
 from sordino.base.message import Compute, Train, TrainInOrder
-from sordino.mechanisms.correlated import Memory, Streaming
+from sordino.mechanisms.correlated import Memory, released
 from sordino.mechanisms.gaussian import Bounded
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Clients in b blocks, of which one takes part in each round, in turn: client i is in block i
+    mod b, and block (t - 1) mod b has its turn in round t. A pass is b rounds, so a client takes
+    part in one round of a pass at most. Who misses its turn waits for the next.
+
+    >>> blocks = Blocks(3)
+    >>> list(blocks.of(2, 8)), blocks.turn(4, 2), blocks.number(3), blocks.number(4)
+    ([1, 4, 7], True, 1, 2)
+    """
+
+    batches: int
+
+    def of(self, round_number: int, clients: int) -> range:
+        """Return who has a turn in a round, of so many clients."""
+        return range((round_number - 1) % self.batches, clients, self.batches)
+
+    def turn(self, client: int, round_number: int) -> bool:
+        """Return whether a round is this client's turn."""
+        return client in self.of(round_number, client + 1)
+
+    def number(self, round_number: int) -> int:
+        """Return the number of the pass, from 1, that a round is in."""
+        return (round_number - 1) // self.batches + 1
 
 
 @dataclass(slots=True, eq=False)
@@ -136,9 +164,7 @@ class Passes:
         Args:
             place: of the step in this client's order.
         """
-        if not isinstance(mechanism, Streaming):
-            return mechanism.release_counted(total, excess, rng)
-        noisy, count, self.memory = mechanism.release_after(total, excess, rng, self.memory, place)
+        noisy, count, self.memory = released(mechanism, total, excess, rng, self.memory, place)
         return noisy, count
 
 

@@ -67,9 +67,8 @@ def aggregator(**changes: Any) -> PrivateSum:
 def release(
     one: PrivateSum, answers: Any, contract: RoundNoise, number: int, dimension: int
 ) -> Any:
-    return one.release(
-        answers, contract, number, dimension, [permit(one.event(contract), 1, number)]
-    )
+    paid = [permit(one.event(contract), 1, number)]
+    return one.release(answers, contract, number, dimension, paid)[0]
 
 
 def rules(rounds: int = 5, **changes: Any) -> Synchronous:

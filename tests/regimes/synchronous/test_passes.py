@@ -24,13 +24,13 @@ from sordino import privacy
 from sordino.base.entropy import Seeded
 from sordino.base.errors import LocalProtocolError, StudyError
 from sordino.base.message import Train, TrainInOrder, Update
+from sordino.clients import pricing
 from sordino.core import records, regimes
 from sordino.core import study as studies
 from sordino.core.run import reading, session
 from sordino.core.statements import Table
 from sordino.mechanisms.gaussian import Gaussian
 from sordino.privacy import Ledger
-from sordino.regimes.synchronous import report
 from sordino.training import models
 from sordino.training.client import Examples, ModelKernels
 from sordino.training.dpsgd import PrivateClient
@@ -341,7 +341,6 @@ class Blind:
         (["privacy.sampling=poisson", "privacy.sampling_rate=0.2"], "batches = 5 is of passes"),
         (["privacy.sampling_rate=0.1"], "follows from batches = 5"),
         (["privacy.noise=shared", "method.tau=1"], "the noise of a pass is each client's own"),
-        (["privacy.unit=client", "method.name=dp-fedavg"], "unit 'client' protects whole clients"),
         (["method.name=dynamic-dp-sgd"], "changes the noise on the way"),
     ],
 )
@@ -371,7 +370,7 @@ def test_a_plan_has_both_prices(tmp_path: Path) -> None:
     assert table.rows[1] == [
         "5",
         "5",
-        *(f"{plan.samplings[name]:.3f}" for name in report.SAMPLINGS),
+        *(f"{plan.samplings[name]:.3f}" for name in pricing.SAMPLINGS),
     ]
 
 

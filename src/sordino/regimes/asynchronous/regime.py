@@ -97,6 +97,10 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
             return (None,) * len(sizes)
         return tuple(max(int(size // study.method.batch), 1) for size in sizes)
 
+    def may_choose(self, study: AsynchronousStudy) -> bool:
+        """Return whether batches may come in a public order or be drawn."""
+        return study.privacy.unit == "sample" and not study.method.literal
+
     def calibrate(self, study: AsynchronousStudy, sizes: Sequence[int]) -> AsynchronousStudy:
         """Return the study with its noise filled in, for edges of these sizes."""
         privacy = study.privacy

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from sordino.clients.pricing import most_table
+from sordino.clients.pricing import BATCHES, most_table, samplings_told
 from sordino.clients.records import Stage, horizontal
 from sordino.clients.report import TELLER as OF_CLIENTS
 from sordino.clients.report import (
@@ -198,6 +198,7 @@ def plan_told(study: AsynchronousStudy, priced: Plan) -> list[Paragraph]:
         stages,
         f"noise multiplier {priced.noise_multiplier:g} ({made}), {batch} "
         f"{study.method.batch:g}, clip {study.privacy.clip:g}",
+        *samplings_told(priced, BATCHES, f"batches of at least {study.method.batch:g} examples"),
         most_table(title, "gradients", study, priced),
         f"signal to noise of one gradient: at most {priced.signal_to_noise:.3f}",
         f"fair share of an edge: {priced.used} gradients, epsilon {epsilon_text(priced.epsilon)}; "

@@ -189,6 +189,8 @@ unit = "sample"                 # or none, for csgd and asgd
 epsilon = 4.0                   # of each edge; epsilons = [1.0, 2.0, ...] gives each its own
 delta = 1e-3                    # below one over the smallest edge's examples
 clip = 0.225                    # G of the first stage; chosen on the digits, which are public
+# sampling = "passes"           # nobody can keep batches secret? A public order, with
+                                # correlation = "blt" beside it
 # noise_multiplier = 1.5        # left out: calibrated from epsilon and an edge's updates
 accountant = "pld"
 

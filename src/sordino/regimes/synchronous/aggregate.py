@@ -58,11 +58,12 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sordino.base.entropy import Entropy, History, over, raw
-from sordino.base.errors import RemoteProtocolError, StudyError
+from sordino.base.errors import LocalProtocolError, RemoteProtocolError, StudyError
 from sordino.base.message import Answer, Contribution, Masked, Update, Vector
 from sordino.base.residues import Residues, added, unpacked
 from sordino.clients.simulation import TrainingState
 from sordino.core.world import EncodedSnapshot, Summing
+from sordino.mechanisms.correlated import Memory, released
 from sordino.mechanisms.gaussian import Bounded, Learning
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Event, Gaussian, Permit, PoissonSampled, covers_round
@@ -77,9 +78,12 @@ from sordino.regimes.synchronous.method import (
 from sordino.regimes.synchronous.methods.estimating import clipped_fraction, signal_to_noise
 from sordino.regimes.synchronous.records import SynchronousRound
 from sordino.regimes.synchronous.study import SynchronousStudy
+from sordino.training.passes import Blocks
 
 MOST = 2.0**16
 """Expected contributions of a round."""
+NOISE = "noise."
+"""Begins the names of a checkpoint's vectors that are the memory of correlated noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +95,7 @@ class PrivateSum:
         shares: w_i in (0, 1] of every client.
         units: whose data it sums, in the ledger: one unit that stands for all, or each its own.
         sampling_rate: q_c.
+        blocks: whose turn it is in a round, where nobody is drawn; q_c is 1 / b then.
         entropy: where the noise is drawn from, by round.
         history: what reached the server so far: who answers a round twice, from a copy of the
             server's folder, must not see whether the sums are equal.
@@ -105,6 +110,7 @@ class PrivateSum:
     units: tuple[str, ...]
     sampling_rate: float
     entropy: Entropy
+    blocks: Blocks | None = None
     history: History = field(default_factory=History)
     total: float = field(init=False, repr=False)
 
@@ -132,11 +138,11 @@ class PrivateSum:
         return self.sampling_rate * len(self.shares)
 
     def event(self, contract: RoundNoise) -> Event:
-        """Return what one round releases of each client."""
-        return PoissonSampled(
-            sampling_rate=self.sampling_rate,
-            event=self.mechanism.scaled(contract.clip, contract.noise_multiplier).event(),
-        )
+        """Return what one round releases of each client, or one pass."""
+        event = self.mechanism.scaled(contract.clip, contract.noise_multiplier).event()
+        if self.blocks is not None:
+            return event
+        return PoissonSampled(sampling_rate=self.sampling_rate, event=event)
 
     def release(
         self,
@@ -146,33 +152,49 @@ class PrivateSum:
         dimension: int,
         permits: Sequence[Permit],
         seen: tuple[float, ...] = (),
-    ) -> Released:
-        """The noisy mean of a round, perhaps of no ``answers``; ``seen`` shapes the mechanism.
+        noise: Memory | None = None,
+    ) -> tuple[Released, Memory | None]:
+        """The noisy mean of a round, perhaps of no ``answers``, and what later noise needs.
+
+        Args:
+            seen: shapes the mechanism.
+            noise: of earlier rounds, where that of later ones is correlated with it.
 
         Raises:
             LocalProtocolError: unless there are ``permits``, one for each unit, and each covers one
-                such release in this round; nothing has been computed then.
+                such release in this round, or the pass that it is in, and it is the turn of all who
+                answered; nothing has been computed then.
         """
-        price = [(self.event(contract), 1)]
+        price, booked_as = [(self.event(contract), 1)], number
+        if self.blocks is not None:
+            booked_as = self.blocks.number(number)
+            for answer in answers:
+                if not self.blocks.turn(answer.client, number):
+                    raise LocalProtocolError(
+                        f"round {number} is not the turn of client {answer.client}"
+                    )
         own: dict[str, list[Permit]] = {unit: [] for unit in self.units}
         for permit in permits:
             own.setdefault(permit.unit, []).append(permit)
         for unit, booked in own.items():
-            covers_round(unit, booked if unit in self.units else (), price, number)
+            covers_round(unit, booked if unit in self.units else (), price, booked_as)
         mechanism = self._mechanism(contract, seen)
         total = np.zeros(dimension, np.float64)
         excess = 0.0
         for answer in answers:
             total += self.shares[answer.client] * _within(mechanism, answer.delta)
             excess += 0.5 - answer.inside
-        hidden = self.history.digest, raw(total), repr((excess, contract, seen)).encode()
+        terms = (excess, contract, seen, *(() if noise is None else (noise.token,)))
+        hidden = self.history.digest, raw(total), repr(terms).encode()
         draws = over(self.entropy, hidden, "aggregate", "round", number, "noise")
-        noisy, counted = mechanism.release_counted(torch.from_numpy(total), excess, draws)
+        summed = torch.from_numpy(total)
+        noisy, counted, kept = released(mechanism, summed, excess, draws, noise, number - 1)
         mean = noisy.numpy() / self.divisor
-        return Released(
+        found = Released(
             mean=mean.astype(np.float32),
             clipped=None if counted is None else 0.5 + counted / self.expected,
         )
+        return found, kept
 
     def _mechanism(self, contract: RoundNoise, seen: tuple[float, ...]) -> Bounded:
         made = self.mechanism
@@ -184,16 +206,22 @@ class PrivateSum:
     ) -> Outcome:
         """Return the outcome of a round: the release of the sum of what was contributed."""
         contributed = [a for a in _ordered(state) if isinstance(a, Contribution)]
-        released = self.release(
-            contributed, contract, state.number, len(state.weights), state.permits, state.seen
+        found, noise = self.release(
+            contributed,
+            contract,
+            state.number,
+            len(state.weights),
+            state.permits,
+            state.seen,
+            state.noise,
         )
         multiplier = self._mechanism(contract, state.seen).vector_multiplier
         row = SynchronousRound(
-            clipped=None if released.clipped is None else min(max(released.clipped, 0.0), 1.0),
-            snr=_signal_to_noise(released.mean, (multiplier * contract.clip * self.unit) ** 2),
+            clipped=None if found.clipped is None else min(max(found.clipped, 0.0), 1.0),
+            snr=_signal_to_noise(found.mean, (multiplier * contract.clip * self.unit) ** 2),
         )
-        memory = method.learned(state.memory, terms, released)
-        return Outcome(released.mean.astype(np.float64), memory, row)
+        memory = method.learned(state.memory, terms, found)
+        return Outcome(found.mean.astype(np.float64), memory, row, noise=noise)
 
 
 def _within(mechanism: Bounded, delta: Vector) -> Vector:
@@ -329,6 +357,7 @@ class State(TrainingState, frozen=True, kw_only=True, eq=False, rename={"number"
         opening: whether that sum was asked to be opened: nothing more is added to it.
         models: last model that each client sent, for a paper's literal form only.
         seen: what releases have taught about the mechanism's shape.
+        noise: of the aggregator's earlier rounds, where that of later ones is correlated with it.
         note: the method's remark on the open round.
         faults: clients whose answers the method could not use in the round that was closed last,
             and why.
@@ -352,6 +381,7 @@ class State(TrainingState, frozen=True, kw_only=True, eq=False, rename={"number"
     opening: bool = False
     models: tuple[Vector | None, ...] = ()
     seen: tuple[float, ...] = ()
+    noise: Memory | None = None
     note: str | None = None
     faults: tuple[tuple[int, str], ...] = ()
     permits: tuple[Permit, ...] = ()
@@ -409,9 +439,11 @@ class State(TrainingState, frozen=True, kw_only=True, eq=False, rename={"number"
 
     def pack(self) -> EncodedSnapshot:
         """Return the state between two rounds as it is kept."""
-        kept = TrainingState.pack(replace(self.closed(), models=()))
+        kept = TrainingState.pack(replace(self.closed(), models=(), noise=None))
         models = {f"model.{i}": each for i, each in enumerate(self.models) if each is not None}
-        return EncodedSnapshot(kept.vectors | models, kept.rest)
+        noise = {} if self.noise is None else self.noise.arrays()
+        more = models | {f"{NOISE}{name}": each for name, each in noise.items()}
+        return EncodedSnapshot(kept.vectors | more, kept.rest)
 
 
 def mean_change(weights: Vector, terms: Terms, answers: Sequence[Update]) -> Vector64 | None:
@@ -444,6 +476,7 @@ class Outcome:
         faults: whose were not, and why.
         void: why nothing was opened, where clients share the noise, or no answer was used; None
             if something was.
+        noise: what the aggregator's later noise needs, if anything.
     """
 
     moved: Vector64 | None
@@ -452,6 +485,7 @@ class Outcome:
     answers: Sequence[Update] = ()
     faults: tuple[tuple[int, str], ...] = ()
     void: str | None = None
+    noise: Memory | None = None
 
 
 def of_models(

@@ -32,6 +32,7 @@ from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.training.client import Client
 from sordino.training.dpsgd import PlainClient, PrivateClient
 from sordino.training.local import LocalClient, NoisyModelClient
+from sordino.training.passes import Blocks
 from sordino.training.shared import Part, SummedClient, SummedLocalClient
 
 
@@ -44,10 +45,13 @@ class RoundSimulation(Simulation[Any]):
     Attributes:
         life: of this process, where it draws noise anew that rounds of whole clients are charged
             for; else empty.
+        blocks: of clients that take part in turn: then their passes are charged, each under one
+            key, whichever of its rounds asks first.
     """
 
     why: str = "a round"
     life: str = ""
+    blocks: Blocks | None = None
 
     @property
     def charges_everybody(self) -> bool:
@@ -84,6 +88,9 @@ class RoundSimulation(Simulation[Any]):
 
     def _round(self, effect: Book) -> list[ChargeRequest]:
         number, key = effect.number, f"round {effect.number}"
+        if self.blocks is not None:
+            number = self.blocks.number(number)
+            key = f"pass {number}"
         if self.units[0] == self.units[-1]:  # one for all, or there is one client
             charge = self.charge(self.units[0], effect.fact, 1, number, key)
             return [ChargeRequest(None, charge, self.budget)]
@@ -137,6 +144,12 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         return charge_key_prefix(self.study, self.run) if whole else super().key_prefix
 
     @property
+    def blocks(self) -> Blocks | None:
+        """Whole clients that take part in turn; None where they are drawn."""
+        batches = self.study.batches
+        return None if batches is None or not self.study.aggregated else Blocks(batches)
+
+    @property
     def clip(self) -> float:
         """C, or S, of the first round."""
         return math.inf if self.noise is None else self.noise.clip
@@ -165,6 +178,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
                 shares=tuple(study.shares(self.sizes)),
                 units=tuple(dict.fromkeys(self.units)),
                 sampling_rate=study.privacy.sampling_rate,
+                blocks=self.blocks,
                 entropy=self.entropy,
             )
         if pays is not None and (study.aggregated or scheduled(study)):
@@ -181,13 +195,15 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
             entropy=self.entropy,
             cohort=study.participation.cohort,
             deadline=study.participation.deadline,
-            ordered=study.batches is not None,
+            ordered=study.batches is not None and self.blocks is None,
         )
 
     def played(self, rules: Synchronous) -> Callable[..., Simulation[Any]]:
         """Return the kind of the simulation, in which each task is charged, or rounds are."""
         if rules.ordered and self.noise is not None:
             return PassSimulation
+        if self.blocks is not None:
+            return partial(RoundSimulation, why="a pass", blocks=self.blocks)
         if rules.adder is None:
             return RoundSimulation if rules.together else Simulation
         if not rules.together:
@@ -255,6 +271,6 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
             del common["sampling_rate"]
             return NoisyModelClient(**common, noise_multiplier=noise.noise_multiplier)
         if sums is None:
-            return LocalClient(**common, mechanism=noise)
+            return LocalClient(**common, mechanism=noise, blocks=self.blocks)
         # in one process nobody is watched
         return SummedLocalClient(**common, watched=self.mine is not None)

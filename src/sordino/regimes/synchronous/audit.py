@@ -19,15 +19,23 @@ import torch
 from torch import Tensor
 
 from sordino.audit import canaries as examples
+from sordino.audit.bounds import Scores
 from sordino.audit.intervals import Interval, Row, alone
-from sordino.audit.planted import Coins, Planted, Watched, attacked, likelihoods
+from sordino.audit.planted import (
+    Coins,
+    Planted,
+    attacked,
+    likelihoods,
+    likelihoods_in_order,
+    watched,
+)
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.message import Contribution, Train, Vector
 from sordino.clients.division import Federation, federation, model
 from sordino.clients.simulation import Simulation
 from sordino.core.prepared import PreparedRun
-from sordino.privacy import Permit, covers_round
+from sordino.privacy import Permit
 from sordino.regimes.synchronous.methods.fixed import ClientLevel
 from sordino.regimes.synchronous.protocol import Synchronous
 from sordino.regimes.synchronous.regime import scheduled
@@ -76,7 +84,7 @@ class CanaryClient(LocalClient):
 
     def answer(self, task: Train, permits: Sequence[Permit]) -> Contribution:
         """Send the canary, or nothing where it is not there."""
-        covers_round(self.unit, permits, self.price(task), task.round)
+        self.shown(task, permits)
         delta: Vector = np.zeros(len(task.weights), np.float32)
         if self.there:
             # shortened by the mechanism itself
@@ -164,12 +172,19 @@ def _planted(real: int, coins: Coins, built: PreparedRun) -> Planted:
         CanaryClient(**_told(each), canary=i, there=bool(coins[i]), sent=sent)
         for i, each in enumerate(simulation.clients[real:])
     ]
-    watched = Watched(aggregator.mechanism, sent.without, sent.places)
-    regime = replace(rules, aggregator=replace(aggregator, mechanism=watched))
+    seen = watched(aggregator.mechanism, sent.without, sent.places)
+    regime = replace(rules, aggregator=replace(aggregator, mechanism=seen))
     everybody = [*simulation.clients[:real], *planted]
     played = replace(simulation, regime=regime, clients=everybody)
-    rate = aggregator.sampling_rate
-    return replace(built, simulation=played), lambda _: likelihoods(watched.seen, rate), coins
+    rate, blocks = aggregator.sampling_rate, aggregator.blocks
+
+    def scores(_: Vector) -> Scores:
+        if blocks is None:
+            return likelihoods(seen.seen, rate)
+        first = (real + np.arange(len(coins))) % blocks.batches
+        return likelihoods_in_order(seen, first, blocks.batches)
+
+    return replace(built, simulation=played), scores, coins
 
 
 def _told(client: object) -> dict[str, Any]:

@@ -19,6 +19,10 @@ charged for is the chance of being drawn. Who was drawn, and how many, is a secr
 who is in the federation, and nobody has paid for it. No row of the log says it, and local steps are
 counted as if everybody had taken them.
 
+With passes in a public order nobody is drawn: clients take part in blocks, in turn
+(:class:`~sordino.training.passes.Blocks`), and each pass over all blocks is charged once, to every
+client, before its first round.
+
 Where clients share the noise (``SharedSum``, in the same place), everybody within reach sends
 residues, which are added up as they come. Their sum is opened once, when the round closes; Delta is
 what it stands for. With fewer than M contributions the round is void: nothing is opened,
@@ -78,6 +82,7 @@ from sordino.core.effect import (
     Woke,
 )
 from sordino.core.world import EncodedSnapshot, Summing
+from sordino.mechanisms.correlated import Memory
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST, Learning
 from sordino.privacy import Event as Price
 from sordino.regimes.synchronous import aggregate
@@ -251,12 +256,17 @@ class Synchronous(Rules[State]):
         kept: dict[str, Any] = dict(packed.vectors)
         last = tuple(kept.pop(f"model.{i}", None) for i in range(len(self.terms.sizes)))
         kept["models"] = last if self.method.wants.raw else ()
+        noise = {name: kept.pop(name) for name in list(kept) if name.startswith(aggregate.NOISE)}
         rest = msgspec.json.decode(packed.rest)
         if isinstance(steps := rest.get("steps"), list):  # as numerics 5 and before wrote it
             kept["steps"] = np.array(steps, np.int64)
             rest["absent"] = sorted(set(range(len(steps))) - set(rest.pop("present")))
         state = Rules.unpacked(self, EncodedSnapshot(kept, msgspec.json.encode(rest)))
-        return replace(state, memory=msgspec.convert(state.memory, self.method.memory))
+        memory = msgspec.convert(state.memory, self.method.memory)
+        if not noise:
+            return replace(state, memory=memory)
+        found = {name.removeprefix(aggregate.NOISE): each for name, each in noise.items()}
+        return replace(state, memory=memory, noise=Memory.of(found))
 
     def faults(self, before: State, after: State) -> Sequence[tuple[int, str]]:
         """Return the clients whose answers the method could not use in the round that closed."""
@@ -364,6 +374,8 @@ class Synchronous(Rules[State]):
             # a sum of fewer is not opened: nobody is charged for one that cannot be
             return found if self.adder is None or len(found) >= self.adder.fewest else []
         rate, count = self.aggregator.sampling_rate, len(state.steps)
+        if (blocks := self.aggregator.blocks) is not None:
+            return [i for i in blocks.of(number, count) if i not in state.absent]
         return sample(self.entropy, rate, count, state.absent, number)
 
     def priced(self, contract: RoundNoise) -> Price | None:
@@ -467,6 +479,7 @@ class Synchronous(Rules[State]):
             moved.closed(),
             memory=found.memory,
             seen=seen,
+            noise=found.noise,
             models=tuple(models),
             absent=state.absent | state.waiting,
             faults=found.faults,
@@ -492,7 +505,8 @@ class Synchronous(Rules[State]):
         return shaped.observed(state.seen, torch.from_numpy(change.astype(np.float32)), unit)
 
     def _finish(self, state: State, why: str) -> tuple[State, Sequence[Effect]]:
-        return replace(state, ended=why), (Log(records.End(why=why)), Finish(why))
+        # with the memory of noise, what was released could be stripped of it
+        return replace(state, ended=why, noise=None), (Log(records.End(why=why)), Finish(why))
 
     def presumed(self, number: int) -> Train | None:
         """Return the dearest task that a client accepts in a round, for a model of no numbers."""

@@ -76,6 +76,12 @@ OF_CLIENTS = (
     "of every sum.",
 )
 
+BLOCKS = (
+    "Nothing about turns is secret: client i is in block i mod {batches}, the blocks take part in "
+    "turn, one in each round, and who misses a turn waits for the next. Who of a block has "
+    "answered is secret. Checkpoints hold that, and the memory of correlated noise, until the run "
+    "ends: keep the folder secret until then."
+)
 
 RELEASED = "Every opened sum of the clients' contributions, and all that the server publishes,"
 SENDING = (
@@ -165,14 +171,10 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         )
         return _of_shared_noise(full, found, sizes, dimension) if full.shared else found
 
-    def plan(self, study: SynchronousStudy) -> tuple[Plan, tuple[int, ...]]:
-        """Return the price of a study, beside that of other batches, and the sizes of clients."""
-        priced, sizes = super().plan(study)
-        if priced.most and _may_choose(study):
-            asked = self.promised(self.sized(study), sizes)
-            unit = min(asked.budgets, key=lambda each: asked.budgets[each].epsilon)
-            priced = replace(priced, samplings=pricing.samplings(asked, unit))
-        return priced, sizes
+    def may_choose(self, study: SynchronousStudy) -> bool:
+        """Return whether batches, or cohorts, may come in a public order or be drawn."""
+        own = study.privacy.unit != "none" and not study.shared and study.form == "sound"
+        return own and not study.method.adapts_noise and not scheduled(study)
 
     def vectors_sent(self, study: SynchronousStudy) -> int:
         """Return the most vectors of an answer: a model, and the first gradient where a method asks
@@ -210,6 +212,12 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         if method.clipping == "proxy":
             return replace(asked, clip=proxy_clip(study, method, sizes, trial))
         return asked
+
+    def passes(self, study: SynchronousStudy, sizes: Sequence[int]) -> tuple[int | None, ...]:
+        """Return the batches of a pass of every client; whole clients have none of their own."""
+        if study.aggregated:
+            return (None,) * study.data.clients
+        return super().passes(study, sizes)
 
     def batches(self, study: SynchronousStudy, sizes: Sequence[int]) -> tuple[float, float, float]:
         """Return the expected batches; three times the cohort where clients are protected."""
@@ -305,7 +313,7 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         unit = max(asked.noisy, key=lambda each: asked.noisy[each].sampling_rate)
         noise = {k: asked.noisy[unit].for_group(k).calibrated(budget) for k in sorted({*caps})}
         steps, passes = asked.wanted(unit), dict[int, dict[str, float]]()
-        if _may_choose(study):
+        if self.may_choose(study):
             own, held = study.batches or max(round(1.0 / privacy.sampling_rate), 1), self.promised
             for count in sorted({*BATCHES_OF_A_PASS, own}):
                 if count <= steps:
@@ -321,7 +329,10 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         if study.shared:
             return resting_on(study, _resting_on_shares(study))
         if study.privacy.unit == "client":
-            return resting_on(study, OF_CLIENTS)
+            trusted, secret, public = OF_CLIENTS
+            if study.batches is not None:
+                secret = BLOCKS.format(batches=study.batches)
+            return resting_on(study, (trusted, secret, public))
         order = (
             BATCHES if study.batches is None else ORDERED.format(batches=f"{study.batches} batches")
         )
@@ -352,12 +363,6 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
             f"{held} A single contribution has only a part of the noise: it must travel under a "
             "mask (secure aggregation)."
         )
-
-
-def _may_choose(study: SynchronousStudy) -> bool:
-    """Return whether batches may come in a public order in the place of being drawn."""
-    own = study.privacy.unit == "sample" and not study.shared and study.form == "sound"
-    return own and not study.method.adapts_noise and not scheduled(study)
 
 
 def release(study: SynchronousStudy) -> Callable[[float], Event]:

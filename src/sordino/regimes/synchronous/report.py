@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from sordino.clients.pricing import most_table
+from sordino.clients.pricing import BATCHES, SAMPLINGS, most_table, samplings_told
 from sordino.clients.records import horizontal
 from sordino.clients.report import TELLER as OF_CLIENTS
 from sordino.clients.report import clock, evaluated, holdings, learning
@@ -183,7 +183,7 @@ def terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, 
         (
             ("sampling rate q", plain(horizontal(run).sampling_rate, 6))
             if batches is None
-            else ("batches of a pass, in a public order", plain(batches))
+            else (f"{_in_turn(run.of_clients)} of a pass, in a public order", plain(batches))
         ),
         (f"numbers released per {charge}", plain(about.facts.dimension)),
         ("local steps planned, R_c", plain(about.facts.R_c)),
@@ -229,8 +229,10 @@ class Cell:
 
 
 MOST_CLIENTS = 20
-SAMPLINGS = ("poisson", "passes", "correlated")
-"""Keys of :attr:`~sordino.core.plan.Plan.samplings`."""
+COHORTS = (
+    "with Poisson cohorts, which holds only if nobody learns who takes part (not where a round "
+    "takes whoever is there)"
+)
 
 
 def advised(
@@ -315,7 +317,7 @@ def plan_told(study: SynchronousStudy, priced: Plan) -> list[Paragraph]:
     taken = f"{priced.used} {charged} in {len(priced.curve)} of {priced.rounds} rounds"
     batches = f"sampling rate {study.privacy.sampling_rate:g}"
     if study.batches is not None:
-        batches = f"passes of {study.batches} batches in a public order"
+        batches = f"passes of {study.batches} {_in_turn(study.aggregated)} in a public order"
     return [
         f"noise multiplier {priced.noise_multiplier:g} ({made}), {batches}, clip "
         f"{study.privacy.clip:g}",
@@ -329,20 +331,16 @@ def plan_told(study: SynchronousStudy, priced: Plan) -> list[Paragraph]:
     ]
 
 
+def _in_turn(whole: bool) -> str:
+    """What a pass consists of."""
+    return "blocks of clients" if whole else "batches"
+
+
 def _plan_samplings(study: SynchronousStudy, priced: Plan) -> list[str]:
-    """Return what noise the same promise needs with other batches."""
-    if not priced.samplings:
-        return []
-    drawn, ordered = priced.samplings["poisson"], priced.samplings["passes"]
+    """Return what noise the same promise needs with other batches, or turns."""
     count = study.batches or max(round(1.0 / study.privacy.sampling_rate), 1)
-    return [
-        f"the same promise needs noise multiplier {drawn:.4g} with Poisson batches, which holds "
-        "only if nobody learns who is in a batch (not where the order of examples is fixed or "
-        "known, or batches follow from who is there), and "
-        f"{ordered:.4g} in passes of {count} batches, where nothing is secret (privacy.sampling). "
-        "There, correlated noise (privacy.correlation) adds up over all steps as independent noise "
-        f"of multiplier {priced.samplings['correlated']:.4g} would"
-    ]
+    secret = COHORTS if study.aggregated else BATCHES
+    return samplings_told(priced, secret, f"{count} {_in_turn(study.aggregated)}")
 
 
 def _advised_passes(

@@ -279,11 +279,12 @@ class SynchronousStudy(HorizontalStudy):
             raise ValueError(
                 f"privacy.sampling 'passes': a pass is charged as one release, and method "
                 f"'{method.name}' in this form changes the noise on the way or releases something "
-                "beside its steps: use 'dp-sgd', 'ali-dpfl' or 'als-dpfl' in the sound form, or "
-                "sampling = 'poisson'"
+                "beside its steps: use 'dp-sgd', 'ali-dpfl', 'als-dpfl' or 'dp-fedavg' in the "
+                "sound form, or sampling = 'poisson'"
             )
 
-        if self.correlated and any(method.scale(k / rounds)[0] != 1.0 for k in range(rounds)):
+        changes = any(method.scale(k / rounds)[0] != 1.0 for k in range(rounds))
+        if self.correlated and (changes or method.adapts_clip):
             raise ValueError(
                 f"privacy.correlation '{self.correlated}': method '{method.name}' changes the "
                 "bound from round to round, and noise of one bound takes back nothing of "
@@ -489,6 +490,8 @@ epsilon = 4.0                   # of each client; epsilons = [1.0, 2.0, ...] giv
 delta = 1e-3                    # below one over the smallest client's examples
 clip = 0.225
 sampling_rate = 0.2             # `sordino plan STUDY --advise` weighs it
+# sampling = "passes"           # nobody can keep batches secret? A public order, with batches = 5
+                                # in the place of sampling_rate, and correlation = "blt" beside it
 # noise_multiplier = 2.0        # left out: calibrated from epsilon and the planned steps
 accountant = "pld"              # pld, rdp, rdp-classic, or one order fixed in advance: rdp@8
 mechanism = { kind = "gaussian" }   # or haar: noise on wavelet coefficients; k-norm: pure privacy
