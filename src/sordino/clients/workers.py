@@ -40,7 +40,7 @@ References:
 #
 # Messages are MessagePack, a length and then the bytes. They hold tasks, raw contributions and the
 # secret key of noise, and a worker runs the code that they name. Processes of one machine talk over
-# pairs of sockets that workers inherit (`Paired`): nothing listens, because every user of a machine
+# pairs of sockets that workers inherit: nothing listens, because every user of a machine
 # can connect to its ports. Processes that torchrun has started talk over torch.distributed (gloo)
 # in the clear, and trust the network between them.
 
@@ -54,22 +54,21 @@ import os
 import queue
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import msgspec
 import numpy as np
 import torch
-from torch import distributed
 
 from sordino.base import modules
 from sordino.base.entropy import Seeded, System
@@ -107,9 +106,8 @@ LAUNCHED = "TORCHELASTIC_RUN_ID"
 """The environment variable that torchrun sets."""
 NOBODY = dt.timedelta(days=20)
 """How long a process may have nothing to say: longer than any round."""
-GONE = RuntimeError, OSError
-"""Errors of a connection that is closed: of gloo, and of sockets."""
-_LENGTH = struct.Struct("<Q")
+GONE = EOFError, OSError
+"""Errors of a line that is closed."""
 INTERRUPT = signal.SIGUSR2
 """Interrupts what process 0 is doing: shells have background processes ignore Ctrl-C's signal."""
 FAREWELL = 5.0
@@ -202,68 +200,39 @@ _orders: Any = msgspec.msgpack.Decoder(Order | End, dec_hook=decode_vector)
 _reports: Any = msgspec.msgpack.Decoder(Answers | Measured | Failed, dec_hook=decode_vector)
 
 
-class Group(Protocol):
-    """The processes of a run; this one is number ``rank`` of ``size``."""
+class Line(Protocol):
+    """Whole messages to and from one other process; one of :data:`GONE` once it is gone."""
 
-    rank: int
-    size: int
+    def send_bytes(self, message: bytes, /) -> None:
+        """Send a message."""
 
-    def send(self, data: bytes, to: int) -> None:
-        """Send a message to a process.
-
-        Raises:
-            RuntimeError, OSError: if it is gone.
-        """
-
-    def receive(self, source: int) -> bytearray | memoryview:
-        """Wait for the next message of a process; raises likewise."""
+    def recv_bytes(self) -> bytes:
+        """Wait for a message."""
 
 
-@dataclass(slots=True, eq=False)
-class Paired:
-    """Processes of this machine, with a socket to each other one that nobody else can have."""
-
-    rank: int
-    size: int
-    sockets: Mapping[int, socket.socket]
-
-    def send(self, data: bytes, to: int) -> None:
-        self.sockets[to].sendall(_LENGTH.pack(len(data)))
-        self.sockets[to].sendall(data)
-
-    def receive(self, source: int) -> bytearray:
-        return self._take(source, _LENGTH.unpack(self._take(source, _LENGTH.size))[0])
-
-    def _take(self, source: int, length: int) -> bytearray:
-        found = bytearray(length)
-        rest = memoryview(found)
-        while rest:
-            if not (count := self.sockets[source].recv_into(rest)):
-                raise ConnectionError("it is closed")
-            rest = rest[count:]
-        return found
-
-
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Launched:
-    """Processes that torchrun has started."""
+    """The line to another process that torchrun has started."""
 
-    rank: int
-    size: int
     gloo: Any
+    peer: int
 
-    def send(self, data: bytes, to: int) -> None:
-        body = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        self.gloo.send([torch.tensor([len(body)])], to, 0).wait()
-        self.gloo.send([body], to, 0).wait()
+    def send_bytes(self, message: bytes, /) -> None:
+        """Send a message."""
+        self._do("send", torch.tensor([len(message)]))
+        self._do("send", torch.frombuffer(bytearray(message), dtype=torch.uint8))
 
-    def receive(self, source: int) -> memoryview:
-        length = torch.empty(1, dtype=torch.int64)
-        self.gloo.recv([length], source, 0).wait()
-        data = torch.empty(int(length), dtype=torch.uint8)
-        self.gloo.recv([data], source, 0).wait()
-        found: memoryview = data.numpy().data
-        return found
+    def recv_bytes(self) -> bytes:
+        """Wait for a message."""
+        length = self._do("recv", torch.empty(1, dtype=torch.int64))
+        return self._do("recv", torch.empty(int(length), dtype=torch.uint8)).numpy().tobytes()
+
+    def _do(self, what: str, data: torch.Tensor) -> torch.Tensor:
+        try:
+            getattr(self.gloo, what)([data], self.peer, 0).wait()
+        except RuntimeError as error:
+            raise EOFError(str(error)) from error
+        return data
 
 
 class Workers:
@@ -275,8 +244,8 @@ class Workers:
         gone: which worker is gone or has failed, and why; None while all is well.
     """
 
-    def __init__(self, group: Group, children: dict[int, Child]) -> None:
-        self._group, self.size = group, group.size
+    def __init__(self, lines: Sequence[Line], children: dict[int, Child]) -> None:
+        self._lines, self.size = lines, len(lines) + 1
         self.gone: SordinoError | None = None
         self.children, self._loaded, self._ending = children, False, False
         self._inbox: queue.SimpleQueue[Answers | Measured | None] = queue.SimpleQueue()
@@ -346,7 +315,7 @@ class Workers:
     def send(self, message: Any, rank: int) -> None:
         """Send a worker a message."""
         try:
-            self._group.send(_encoder.encode(message), rank)
+            self._lines[rank - 1].send_bytes(_encoder.encode(message))
         except GONE:
             if not self._ending:
                 self._lose(rank)
@@ -382,7 +351,7 @@ class Workers:
     def _listen(self, rank: int) -> None:
         while True:
             try:
-                message = _reports.decode(self._group.receive(rank))
+                message = _reports.decode(self._lines[rank - 1].recv_bytes())
             except GONE:
                 if not self._ending:
                     self._lose(rank)
@@ -461,28 +430,31 @@ def _met(size: int, launched: bool) -> Iterator[Workers]:
     A process that torchrun has started as a worker ends here, with the run.
     """
     if launched:
+        from torch import distributed
+
         meet: Any = distributed
         store, rank, size = next(meet.rendezvous("env://"))
         # a group of our own, for the user may have one
-        group = Launched(rank, size, meet.ProcessGroupGloo(store, rank, size, NOBODY))
+        gloo = meet.ProcessGroupGloo(store, rank, size, NOBODY)
         if rank:
-            serve(group)
-        with closing(Workers(group, {})) as found:
+            serve(Launched(gloo, 0), rank, size)
+        with closing(Workers([Launched(gloo, peer) for peer in range(1, size)], {})) as found:
             yield found
         return
-    children, sockets = dict[int, Child](), dict[int, socket.socket]()
+    children, lines = dict[int, Child](), list[Connection]()
     try:
         for rank in range(1, size):
-            sockets[rank], other = socket.socketpair()
+            own, other = socket.socketpair()
+            lines.append(Connection(own.detach()))
             with other:
-                own = f"{other.fileno()}, {rank}, {size}, {os.getpid()}"
-                command = calling(f"sordino.clients.workers:join({own})")
-                children[rank] = start(command, keep=(other.fileno(),))
-        with closing(Workers(Paired(0, size, sockets), children)) as found:
+                handle = other.fileno()
+                call = f"sordino.clients.workers:join({handle}, {rank}, {size}, {os.getpid()})"
+                children[rank] = start(calling(call), keep=(handle,))
+        with closing(Workers(lines, children)) as found:
             yield found
     finally:
         stop(list(children.values()), within=0.0)
-        for each in sockets.values():
+        for each in lines:
             each.close()
 
 
@@ -635,19 +607,18 @@ def join(handle: int, rank: int, size: int, parent: int) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for process 0, which ends this one
     if os.getppid() != parent:
         os._exit(1)
-    line = socket.socket(fileno=handle)
-    line.set_inheritable(False)
-    serve(Paired(rank, size, {0: line}))
+    os.set_inheritable(handle, False)
+    serve(Connection(handle), rank, size)
 
 
-def serve(group: Group) -> NoReturn:
+def serve(line: Line, rank: int, size: int) -> NoReturn:
     """Answer process 0 until it says that the run is over, or is gone."""
     orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
 
     def listen() -> None:
         while True:
             try:
-                order = _orders.decode(group.receive(0))
+                order = _orders.decode(line.recv_bytes())
             except GONE:
                 os._exit(1)  # nothing of a worker outlives the run
             if isinstance(order, End):
@@ -655,11 +626,11 @@ def serve(group: Group) -> NoReturn:
             orders.put(order)
 
     threading.Thread(target=listen, daemon=True).start()
-    worker = Worker(group.rank, group.size)
+    worker = Worker(rank, size)
     try:
         while True:
             if (found := worker.carry_out(orders.get())) is not None:
-                group.send(_encoder.encode(found), 0)
+                line.send_bytes(_encoder.encode(found))
     except SordinoError as error:
         why, study = str(error), isinstance(error, StudyError)
     except Exception as error:  # of code that a study names, or of the system
@@ -667,7 +638,7 @@ def serve(group: Group) -> NoReturn:
         if said is None:
             traceback.print_exc(file=sys.stderr)
         why, study = said or f"{type(error).__name__}: {error}", said is not None
-    group.send(_encoder.encode(Failed(f"{socket.gethostname()}: {why}", study)), 0)
+    line.send_bytes(_encoder.encode(Failed(f"{socket.gethostname()}: {why}", study)))
     while True:  # process 0 ends this one
         orders.get()
 
