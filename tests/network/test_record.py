@@ -19,7 +19,7 @@ import sordino as so
 from sordino.base.errors import LedgerError, StudyError
 from sordino.deployment import check, document
 from sordino.deployment.questions import QUESTIONS, template
-from sordino.network import certificates, proof
+from sordino.network import certificates, kit, proof
 from sordino.network.site import JoinOptions, opened
 
 from .conftest import Makes
@@ -348,12 +348,23 @@ def test_a_record_says_one_thing_to_people_and_programs(played: Played) -> None:
 
 
 def test_nobody_but_the_server_signs_a_record_over_all_sites(played: Played) -> None:
-    """A broker's certificate is of the server's kind."""
+    """A broker's certificate is of the server's kind, and so is that of another study's server."""
     path = _recorded(played) / "record.yaml"
-    by = certificates.read_pair(played[2].parent, "authority")
-    made = certificates.certify(by, "broker", "server", dt.datetime.now(dt.UTC), host="x")
-    for name, content in zip(("broker.pem", "broker.key"), made.pem(), strict=True):
-        (path.parent / name).write_bytes(content)
-    signed = check.signed(document.read(path), path.parent, "broker")
-    with pytest.raises(LedgerError, match="broker has signed it"):
+    authority = played[2].parent
+    by = certificates.read_pair(authority, "authority")
+    agreement, now = kit.read_agreement(authority / kit.AGREEMENT), dt.datetime.now(dt.UTC)
+
+    def signs(name: str, kind: certificates.Kind, *hosts: str) -> None:
+        made = certificates.certify(by, name, kind, now, hosts=hosts)
+        for place, content in zip((f"{name}.pem", f"{name}.key"), made.pem(), strict=True):
+            (path.parent / place).write_bytes(content)
+        signed = check.signed(document.read(path), path.parent, name)
         check.check(signed, path, played[2])
+
+    with pytest.raises(LedgerError, match="broker has signed it"):
+        signs("broker", "server", "x")
+    with pytest.raises(LedgerError, match="the server of another study"):
+        signs("server", "server", "other.example")
+    with pytest.raises(LedgerError, match="the server of another study"):
+        signs("server", "site")
+    signs("server", "server", agreement.host, "moved.example")

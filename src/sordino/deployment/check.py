@@ -17,7 +17,7 @@ from sordino.core.records import known
 from sordino.deployment.document import Record, Signature, Site, content, odds, stated
 from sordino.network import certificates
 from sordino.network import proof as proofs
-from sordino.network.kit import AGREEMENT, read_agreement
+from sordino.network.kit import AGREEMENT, STUDY, digest_of, read_agreement, serves
 from sordino.privacy.rounding import epsilon_text
 
 SERVER = "server"
@@ -154,10 +154,17 @@ def _signature(record: Record, mark: Signature, authority: Path) -> Iterator[str
         authority.parent, revoked.name, trusted
     ):
         yield "the certificate of who signed it is revoked"
-    name = certificates.common_name(certificate)
+    name, folder = certificates.common_name(certificate), authority.parent
     single = [each.name for each in record.sites] == [name] and certificates.of_site(certificate)
     if name != SERVER and not single:
         yield f"{name} has signed it, and a record over all sites is the server's"
+    elif name == SERVER and (folder / AGREEMENT).is_file() and (folder / STUDY).is_file():
+        agreement = read_agreement(folder / AGREEMENT)
+        if record.agreement == digest_of(folder) and not serves(certificate, agreement):
+            yield (
+                "the server of another study of this authority has signed it: its certificate is "
+                f"not for {agreement.server}"
+            )
 
 
 def signer(record: Record) -> str:

@@ -99,11 +99,11 @@ def certify(
     kind: Kind,
     now: dt.datetime,
     *,
-    host: str = "",
+    hosts: Sequence[str] = (),
     days: int = DAYS,
     key: ec.EllipticCurvePrivateKey | None = None,
 ) -> Pair:
-    """A certificate valid for so many days: for who listens at ``host`` (kind ``server``), or for
+    """A certificate valid for so many days: for who listens at ``hosts`` (kind ``server``), or for
     who connects (``site``). The key is a new one unless it is given.
     """
     key = key or ec.generate_private_key(ec.SECP256R1())
@@ -116,15 +116,16 @@ def certify(
         .add_extension(issuer, critical=False)
     )
     if kind == "server":
-        made = made.add_extension(x509.SubjectAlternativeName(_hosts(host)), critical=False)
+        named = x509.SubjectAlternativeName([_host(each) for each in hosts])
+        made = made.add_extension(named, critical=False)
     return Pair(made.sign(by.key, hashes.SHA256()), key)
 
 
-def _hosts(host: str) -> list[x509.GeneralName]:
+def _host(host: str) -> x509.GeneralName:
     try:
-        return [x509.IPAddress(ipaddress.ip_address(host))]
+        return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        return [x509.DNSName(host)]
+        return x509.DNSName(host)
 
 
 def revoked(by: Pair, serials: Sequence[int], now: dt.datetime) -> bytes:
@@ -239,7 +240,7 @@ def of_site(certificate: x509.Certificate) -> bool:
 def listens_at(certificate: x509.Certificate, host: str) -> bool:
     """Return whether the certificate of who listens is for this host."""
     named = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    return _hosts(host)[0] in named
+    return _host(host) in named
 
 
 def refuse_expired(folder: Path, name: str, now: dt.datetime) -> None:

@@ -91,6 +91,15 @@ def agreement_bytes(agreement: Agreement) -> bytes:
     return tomli_w.dumps(agreement.model_dump(mode="json", exclude_defaults=False)).encode()
 
 
+def digest_of(folder: Path) -> str:
+    """The digest of what a folder says is agreed: SHA-256 (hex) of agreement, study and keys."""
+    found = hashlib.sha256()
+    for name in (AGREEMENT, STUDY, *([KEYS] if there(folder, KEYS) else [])):
+        content = read_below(folder, name, most=MOST)
+        found.update(f"{name} {len(content)}\n".encode() + content)
+    return found.hexdigest()
+
+
 class Agreed:
     """An agreement, its study, and the digest of both.
 
@@ -109,11 +118,7 @@ class Agreed:
             )
         self._same_code()
         self.keys = read_keys(folder) if there(folder, KEYS) else ()
-        found = hashlib.sha256()
-        for name in (AGREEMENT, STUDY, *([KEYS] if self.keys else [])):
-            content = read_below(folder, name, most=MOST)
-            found.update(f"{name} {len(content)}\n".encode() + content)
-        self.digest = found.hexdigest()
+        self.digest = digest_of(folder)
 
     @property
     def network(self) -> NetworkRegime[Any]:
@@ -352,6 +357,16 @@ def admits(agreement: Agreement) -> str:
     return BROKER if transport.of(agreement.transport).brokered else SERVER
 
 
+def serves(certificate: x509.Certificate, agreement: Agreement) -> bool:
+    """Return whether a certificate of a server is for this agreement, and not for another one of
+    the authority: it listens at the agreed host, or connects to a broker.
+    """
+    connects = certificates.of_site(certificate)
+    if admits(agreement) != SERVER:
+        return connects
+    return not connects and certificates.listens_at(certificate, agreement.host)
+
+
 def _issued(
     by: Pair,
     agreement: Agreement,
@@ -362,7 +377,9 @@ def _issued(
 ) -> Pair:
     kind: certificates.Kind = "server" if name == admits(agreement) else "site"
     key = None if before is None else before.key
-    return certificates.certify(by, name, kind, now, host=host or agreement.host, key=key)
+    # the agreed host as well: by that its server is told from those of other studies
+    hosts = dict.fromkeys((agreement.host, host or agreement.host))
+    return certificates.certify(by, name, kind, now, hosts=tuple(hosts), key=key)
 
 
 def _known_key(authority: Path, agreement: Agreement, name: str, out: Path) -> Pair | None:

@@ -296,7 +296,8 @@ def data_ledger(folder: Path) -> Path:
             "made here. Name another folder"
         )
     refuse_closed(folder)
-    if folder.is_dir() and not path.exists() and (old := sorted(folder.glob("*.sqlite"))):
+    there = sorted(folder.glob("*.sqlite"))  # looked at once: somebody may make it just now
+    if path not in there and (old := there):
         raise LedgerError(
             f"{folder}: its ledgers ({old[0].name}, …) were kept for files, so it is not known "
             "which records they charged. Keep them, and give another folder: what they have spent "
