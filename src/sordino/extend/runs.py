@@ -54,7 +54,9 @@ from sordino.data import scaled as scaled
 from sordino.data.sets import NAMES as NAMES
 from sordino.data.sets import where as where
 from sordino.mechanisms.gaussian import Bounded as Bounded
+from sordino.mechanisms.haar.basis import Basis as Basis
 from sordino.mechanisms.knorm import exponential_norm as exponential_norm
+from sordino.privacy import Gaussian as Gaussian
 from sordino.privacy import PoissonSampled as PoissonSampled
 from sordino.privacy import accountant as accountant
 from sordino.privacy.rounding import epsilon_text as epsilon_text

@@ -141,9 +141,11 @@ def _played(
 
 def _tell(found: Sequence[EntryOf], out: Path) -> None:
     """The verdicts, and where the rest is."""
-    rows = [[each.name, claim.verdict, claim.text] for each in found for claim in each.claims]
+    rows = [
+        [each.name, claim.paper, claim.sound, claim.text] for each in found for claim in each.claims
+    ]
     if rows:
-        say.table("Claims", ["entry", "verdict", "claim"], rows)
+        say.table("Claims", ["entry", "the paper's own form", "the sound form", "claim"], rows)
     for each in found:
         for failure in each.failures:
             say.people(f"failed: {each.name}: {failure}")

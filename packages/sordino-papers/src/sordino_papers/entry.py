@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 
 from sordino.extend.runs import MOST_TOML, Malformed, StudyError, read_below, toml_of
+from sordino_papers.checks import CHECKS, Computed
 from sordino_papers.measures import Measure, measure_of
 from sordino_papers.rules import RULES, Rule
 from sordino_papers.schema import Part, chosen, converted
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 else:  # read before the rest, by their first keys: the decoder takes them as they are
     AMeasure = ARule = Any
 
+ALL_RULES: tuple[type[Rule], ...] = (*RULES, Computed)
 ScaleName = Literal["quick", "full"]
 Paper = Literal["ali-dpfl", "als-dpfl", "mapa", "haar", "events"]
 Changes = tuple[str, ...]
@@ -38,11 +40,14 @@ class Data(Part, frozen=True):
         name: in words.
         needs: the data set (`sordino data list`) whose files must be present; nothing if empty.
         papers: whether it is what the paper used.
+        repeats: the item whose runs are made again on it, where it only stands in for other data:
+            claims on it are not counted.
     """
 
     name: str
     needs: str = ""
     papers: bool = False
+    repeats: str = ""
     changes: Changes = ()
     quick: Changes = ()
 
@@ -125,6 +130,7 @@ class Scale(Part, frozen=True):
     Attributes:
         series, panels, points: what is run of each; everything where empty. What is left out is
             shown as such.
+        length: how much of the paper's runs this is, in words.
     """
 
     changes: Changes = ()
@@ -132,6 +138,7 @@ class Scale(Part, frozen=True):
     series: tuple[str, ...] = ()
     panels: tuple[str, ...] = ()
     points: tuple[str, ...] = ()
+    length: str = ""
 
 
 class Attack(Part, frozen=True):
@@ -161,7 +168,6 @@ class Published(Part, frozen=True):
     """A figure that the paper prints, in its own units (accuracies in per cent).
 
     Attributes:
-        digitised: whether it was read off a picture.
         shown: which of the entry's ``shown`` it belongs to, from 0.
     """
 
@@ -169,7 +175,6 @@ class Published(Part, frozen=True):
     series: str
     x: str = ""
     panel: str = ""
-    digitised: bool = False
     shown: int = 0
 
 
@@ -178,12 +183,18 @@ class Claim(Part, frozen=True):
 
     Attributes:
         measure: what the rule looks at; the first of ``shown`` where left out.
+        repeats: the item in which the same claim is counted.
+        headline: whether it stands on the first page.
+        why: what explains the verdicts, or what one would have to believe to disagree.
     """
 
     text: str
     where: str
     rule: ARule
     measure: AMeasure
+    repeats: str = ""
+    headline: bool = False
+    why: str = ""
 
 
 class Gap(Part, frozen=True):
@@ -254,7 +265,7 @@ def parse(table: Mapping[str, Any], name: str, place: str) -> Entry:
     first = shown[0]["measure"]
     read = {
         "measure": lambda told, at: told if isinstance(told, Measure) else measure_of(told, at),
-        "rule": lambda told, at: chosen(told, RULES, at, "rule"),
+        "rule": lambda told, at: chosen(told, ALL_RULES, at, "rule"),
     }
     claims = [
         _with({"measure": first, **each}, read, f"{place}: claim[{i}]")
@@ -293,12 +304,13 @@ def _unknown(entry: Entry) -> list[str]:
     panels = [each.key for each in entry.panel]
     points = [each.label for each in entry.x.values] if entry.x else []
     forms = [form.key for form in entry.form]
-    known = {"series": series, "panel": panels, "x": points, "form": forms}
+    known: dict[str, list[str]] = {"series": series, "panel": panels, "x": points, "form": forms}
     told = [
         f"{what} {name!r} stands there twice"
         for what, names in known.items()
         for name in sorted({name for name in names if names.count(name) > 1})
     ]
+    known["check"] = list(CHECKS)
     for place, what, names in _names(entry):
         told += [
             f"{place}: there is no {what} {name!r}; there are: {', '.join(known[what]) or 'none'}"

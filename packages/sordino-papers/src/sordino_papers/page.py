@@ -1,5 +1,5 @@
-"""Files of a reproduction: ``entries/<name>.json``, ``reproduction.md``, and one page with every
-entry, its tables, pictures and verdicts.
+"""Files of a reproduction: ``entries/<name>.json``, ``reproduction.md`` with a page for each paper
+in ``reproduction/``, and ``index.html`` with the headlines, every table, picture and verdict.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from sordino.extend.runs import dumped, replace_file, template
 from sordino_papers import figures, markdown, tables
-from sordino_papers.markdown import TITLES, counted, verdict
+from sordino_papers.markdown import TITLES, counted
 from sordino_papers.results import EntryOf, Results
 
 HOME = Path(__file__).parent
@@ -22,18 +22,28 @@ def write(out: Path, found: Sequence[tuple[Results, EntryOf]], command: str) -> 
     Args:
         command: with which they were made, for the reader.
     """
-    folder = out / "entries"
-    folder.mkdir(parents=True, exist_ok=True)
+    entries, pages = out / "entries", out / "reproduction"
+    entries.mkdir(parents=True, exist_ok=True)
+    pages.mkdir(exist_ok=True)
     for _, said in found:
-        replace_file(folder / f"{said.name}.json", dumped(said, indent=1).encode())
+        replace_file(entries / f"{said.name}.json", dumped(said, indent=1).encode())
+    for paper in TITLES:
+        mine = [pair for pair in found if pair[1].paper == paper]
+        if mine:
+            replace_file(pages / f"{paper}.md", markdown.page(paper, mine).encode())
+    replace_file(out / "reproduction.md", markdown.first(found, command).encode())
     replace_file(out / "index.html", render(found).encode("utf-8", "replace"))
-    replace_file(out / "reproduction.md", markdown.text(found, command).encode("utf-8"))
 
 
 def render(found: Sequence[tuple[Results, EntryOf]]) -> str:
     """The page as HTML."""
     html: str = template("reproduction.html", HOME).render(
-        sections=[_section(results, said) for results, said in found]
+        head=markdown.COLUMNS,
+        headlines=[
+            [cell.replace("**", "") for cell in row]
+            for row in markdown.headlines([said for _, said in found])
+        ],
+        sections=[_section(results, said) for results, said in found],
     )
     return html
 
@@ -47,16 +57,8 @@ def _section(results: Results, said: EntryOf) -> dict[str, Any]:
         "data": tables.data_of(results.grid),
         "counted": counted(said.claims),
         "claims": [
-            {
-                "text": claim.text,
-                "where": claim.where,
-                "verdict": verdict(claim),
-                "forms": [
-                    (form.form, form.said, tables.statistics(form, asked.measure.percent))
-                    for form in claim.forms
-                ],
-            }
-            for claim, asked in zip(said.claims, results.grid.entry.claim, strict=True)
+            (claim, [(form, tables.statistics(form)) for form in claim.forms])
+            for claim in said.claims
         ],
         "tables": [*tables.tables(results), *([paid] if paid.rows else [])],
         "pictures": figures.pictures(results),

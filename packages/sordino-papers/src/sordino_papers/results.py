@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,12 +12,11 @@ import msgspec
 from sordino.extend.runs import MIB, Run, StudyError, known, load, read_below, spread, there
 from sordino.extend.runs import number as real
 from sordino_papers.cells import Cell, Grid, Place, told
-from sordino_papers.entry import Claim, Gap, Published
+from sordino_papers.checks import Computed
+from sordino_papers.entry import Claim, Gap, Published, Scale
 from sordino_papers.measures import SHORT, Attacked, Best, Curve, Measure
-from sordino_papers.verdicts import Asked, Judged, Verdict, judge
+from sordino_papers.verdicts import Evidence, Judged, Said, judge, together
 from sordino_papers.worker import ATTACK, Found
-
-CLOSE = 1.01  # epsilons this close, relatively, are the same
 
 
 class Damaged(StudyError):
@@ -49,15 +48,33 @@ class CellOf(msgspec.Struct, frozen=True):
 
 
 class ClaimOf(msgspec.Struct, frozen=True):
-    """A claim, its verdict, what the runs of each form say, and whether some of these runs have
-    other data than the paper's.
+    """A claim and its verdicts.
+
+    Attributes:
+        paper: verdict in the paper's own form, with its noise and constants, at the epsilon that it
+            claims.
+        sound: verdict in the sound form, where every series has the same true epsilon. Where a
+            claim has one form only, it is both.
+        verdict: both together: a claim is shown only if both are.
+        repeats: the item where it is counted, or whose runs are made again here; empty if it is
+            counted here.
+        data: on which it was judged, in words; empty where it needs none.
+        on_other_data: whether some of it is other data than the paper's.
+        length: how much of the paper's runs there were; empty where it needs none.
     """
 
     text: str
     where: str
-    verdict: Verdict
+    paper: Said
+    sound: Said
+    verdict: Said
     forms: tuple[Judged, ...]
+    repeats: str
+    data: str
     on_other_data: bool
+    length: str
+    headline: bool
+    why: str
 
 
 class EntryOf(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +94,8 @@ class EntryOf(msgspec.Struct, frozen=True, kw_only=True):
     not_run: tuple[Gap, ...]
     left_out: tuple[str, ...]
     failures: tuple[str, ...]
+    runs: int
+    there: int
     seconds: float
     note: str
 
@@ -116,7 +135,7 @@ class Results:
     def values(self, measure: Measure, place: Place) -> dict[int, float | Curve]:
         """Return a measure's values in a cell, by seed; seeds without a number are left out."""
         if isinstance(measure, Best):
-            return self._best(SHORT[measure.best_of], place)
+            return self._best(measure, place)
         cell, found = self.grid.at(place), dict[int, float | Curve]()
         if cell is not None:
             for seed in self.grid.seeds:
@@ -130,12 +149,12 @@ class Results:
         found = self.values(measure, place)
         return {seed: each for seed, each in found.items() if not isinstance(each, tuple)}
 
-    def _best(self, measure: Measure, place: Place) -> dict[int, float | Curve]:
+    def _best(self, best: Best, place: Place) -> dict[int, float | Curve]:
         """By seed, whether the series is the best of all there."""
-        beside = {
-            series: self.values(measure, replace(place, series=series))
-            for series in self.grid.series
-        }
+        measure, names = SHORT[best.best_of], best.among or self.grid.series
+        if place.series not in names:
+            return {}
+        beside = {name: self.values(measure, replace(place, series=name)) for name in names}
         seeds = set.intersection(*(set(each) for each in beside.values()))
         way = min if measure.falling else max
         return {
@@ -150,19 +169,6 @@ class Results:
         true = [each.spent for each in runs if each.spent is not None]
         return max(claimed, default=None), max(true, default=None)
 
-    def unpaid(self, form: str, series: Collection[str]) -> bool:
-        """Return True if a cell of a form, of these series, costs more than it claims."""
-        paid = [
-            self.epsilons(cell)
-            for cell in self.grid.cells
-            if cell.place.form == form and cell.place.series in series
-        ]
-        return any(
-            true > CLOSE * claimed
-            for claimed, true in paid
-            if claimed is not None and true is not None
-        )
-
 
 def measured(measure: Measure, run: Run | Found | None) -> float | Curve | None:
     """Return the value of a measure in a run, or None."""
@@ -175,40 +181,47 @@ def measured(measure: Measure, run: Run | Found | None) -> float | Curve | None:
 
 
 def judged(results: Results, claim: Claim) -> ClaimOf:
-    """A claim with its verdict, by the first form and each in which a series of it was run."""
+    """A claim with its verdicts, by the first form and each in which a series of it was run."""
+    grid = results.grid
     series = {name for what, names in claim.rule.named() if what == "series" for name in names}
-    run = {cell.place.form for cell in results.grid.cells if cell.place.series in series}
+    run = {cell.place.form for cell in grid.cells if cell.place.series in series}
     forms = tuple(
         judge(
             claim.rule,
-            Asked(
-                results.grid,
+            Evidence(
+                grid,
                 form,
                 claim.measure,
                 lambda place: results.values(claim.measure, place),
             ),
         )
-        for form in results.grid.forms
-        if form == results.grid.forms[0] or form in run
+        for form in grid.forms
+        if form == grid.forms[0] or form in run
     )
-    panels = claim.rule.panel or results.grid.data.keys()
-    taken = [results.grid.data.get(panel) for panel in panels]
-    other = any(each is not None and not each.papers for each in taken)
-    return ClaimOf(claim.text, claim.where, verdict(results, forms, series), forms, other)
-
-
-def verdict(results: Results, forms: Sequence[Judged], series: Collection[str]) -> Verdict:
-    """Of the first form, unless only another one holds in which some of the claim's series cost
-    more privacy than they claim.
-    """
-    if not forms:
-        return "cannot be told"
-    first, *others = forms
-    if first.said == "holds":
-        return "holds"
-    if any(each.said == "holds" and results.unpaid(each.form, series) for each in others):
-        return "needs unpaid privacy"
-    return first.said
+    said = {each.form: each.said for each in forms}
+    first = forms[0].said if forms else "not run"
+    paper, sound = said.get("paper", first), said.get("sound", first)
+    panels = claim.rule.panel or grid.data.keys()
+    taken = [each for each in (grid.data.get(panel) for panel in panels) if each is not None]
+    repeated = claim.repeats or next((each.repeats for each in taken if each.repeats), "")
+    if isinstance(claim.rule, Computed):
+        taken, length = [], ""
+    else:
+        length = grid.entry.scale.get(grid.scale, Scale()).length or "all"
+    return ClaimOf(
+        claim.text,
+        claim.where,
+        paper,
+        sound,
+        together([paper, sound]),
+        forms,
+        repeated,
+        "; ".join(dict.fromkeys(each.name for each in taken)),
+        any(not each.papers for each in taken),
+        length,
+        claim.headline,
+        claim.why,
+    )
 
 
 def collected(results: Results) -> EntryOf:
@@ -216,6 +229,8 @@ def collected(results: Results) -> EntryOf:
     grid, entry = results.grid, results.grid.entry
     names = {each.key: each.label for each in entry.panel}
     taken = [each for each in grid.data.values() if each is not None]
+    runs = [results.run(*each) for each in grid.folders(results.out).values()]
+    there = [run for run in runs if run is not None]
     return EntryOf(
         name=entry.name,
         paper=entry.paper,
@@ -231,8 +246,10 @@ def collected(results: Results) -> EntryOf:
         not_run=entry.not_run,
         left_out=grid.left_out,
         failures=_failures(results),
+        runs=len(runs),
+        there=len(there),
         seconds=math.fsum(_seconds(results)),
-        note=" ".join(filter(None, (entry.note, _reservations(results)))),
+        note=" ".join(filter(None, (entry.note, _reservations(there, len(runs))))),
     )
 
 
@@ -273,14 +290,12 @@ def _failures(results: Results) -> tuple[str, ...]:
     )
 
 
-def _reservations(results: Results) -> str:
+def _reservations(there: Sequence[Run | Found], runs: int) -> str:
     """Return remarks on the runs: that some are missing, or that different programs made them."""
-    runs = [results.run(*each) for each in results.grid.folders(results.out).values()]
-    there = [run for run in runs if run is not None]
     codes = {known(run.environment.code) for run in there if isinstance(run, Run)}
     told = []
-    if len(there) < len(runs):
-        told.append(f"Only {len(there)} of {len(runs)} runs are there.")
+    if len(there) < runs:
+        told.append(f"Only {len(there)} of {runs} runs are there.")
     if len(codes) > 1:
         told.append(
             f"Its runs were made by {len(codes)} versions of the program: another --out makes them "

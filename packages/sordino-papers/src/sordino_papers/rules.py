@@ -14,20 +14,48 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from sordino_papers.schema import Part
 
 if TYPE_CHECKING:
-    from sordino_papers.verdicts import Asked
+    from sordino_papers.verdicts import Evidence
 
 Numbers: TypeAlias = Mapping[int, float]
 """By seed."""
-Level: TypeAlias = float | tuple[float, float]
-"""A number that a mean must be above; or the range that it must be in."""
+
+
+class Asked(NamedTuple):
+    """Where a mean must be for a claim: above ``low`` and below ``high``.
+
+    Where both are finite, the claim is one of equivalence, and the ends belong to it.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    closed: bool = False
+
+    @property
+    def equivalence(self) -> bool:
+        """Return True if the mean must be close to something, from both sides."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
+
+
+def around(margin: float) -> Asked:
+    """Return the claim that a mean differs from 0 by at most so much."""
+    return Asked(-margin, margin, closed=True)
 
 
 class Pair(NamedTuple):
-    """Numbers, one for each seed, whose mean is compared with a level."""
+    """Numbers, one for each seed, whose mean a claim asks to be somewhere.
+
+    Attributes:
+        printed: the number that the paper prints in the mean's place.
+        ratio: whether they are logarithms of ratios.
+        exact: whether there is one number, which no seed changes.
+    """
 
     what: str
     values: Sequence[float]
-    level: Level
+    asked: Asked
+    printed: float | None = None
+    ratio: bool = False
+    exact: bool = False
 
 
 class Rule(Part, frozen=True, kw_only=True):
@@ -36,7 +64,7 @@ class Rule(Part, frozen=True, kw_only=True):
     panel: tuple[str, ...] = ()
     x: tuple[str, ...] = ()
 
-    def pairs(self, asked: Asked) -> Iterator[Pair]:
+    def pairs(self, evidence: Evidence) -> Iterator[Pair]:
         """Yield the comparisons that must all hold."""
         raise NotImplementedError
 
@@ -56,50 +84,61 @@ class Versus(Rule, frozen=True, kw_only=True):
     over: Literal["each", "mean"] = "each"
 
     def differences(
-        self, asked: Asked, one: str, others: Sequence[str], level: Level, *, ratio: bool = False
+        self,
+        evidence: Evidence,
+        one: str,
+        others: Sequence[str],
+        asked: Asked,
+        *,
+        ratio: bool = False,
     ) -> Iterator[Pair]:
-        """Yield paired differences in favour of ``one``; of logarithms for a ratio."""
-        places = asked.places(self)
+        """Yield differences of ``one`` to each other, seed by seed; of logarithms for a ratio."""
+        places = evidence.places(self)
         for other in others:
-            found = [self._ahead(asked, place, (one, other), ratio) for place in places]
+            found = [self._between(evidence, place, (one, other), ratio) for place in places]
+            printed = [evidence.gain(panel, one, other, point) for panel, point in places]
+            if ratio:
+                printed = [None] * len(places)
             what = f"{one} {'over' if ratio else 'minus'} {other}"
             if self.over == "each":
-                for (panel, point), each in zip(places, found, strict=True):
-                    yield Pair(asked.words(panel, what, point), list(each.values()), level)
+                for (panel, point), each, gain in zip(places, found, printed, strict=True):
+                    words = evidence.words(panel, what, point)
+                    yield Pair(words, list(each.values()), asked, gain, ratio)
                 continue
             seeds = set.intersection(*map(set, found)) if found else set()
             means = [mean([each[seed] for each in found]) for seed in sorted(seeds)]
-            yield Pair(f"{what}, mean over {len(found)}", means, level)
+            told = [each for each in printed if each is not None]
+            gain = mean(told) if len(told) == len(printed) > 0 else None
+            yield Pair(f"{what}, mean over {len(found)}", means, asked, gain, ratio)
 
     @staticmethod
-    def _ahead(
-        asked: Asked, place: tuple[str, str], pair: tuple[str, str], ratio: bool
+    def _between(
+        evidence: Evidence, place: tuple[str, str], pair: tuple[str, str], ratio: bool
     ) -> dict[int, float]:
-        first, second = (asked.numbers(place[0], series, place[1]) for series in pair)
+        first, second = (evidence.numbers(place[0], series, place[1]) for series in pair)
         if ratio:
             first, second = (
                 {seed: math.log(value) for seed, value in each.items() if value > 0}
                 for each in (first, second)
             )
-        return minus(first, second, asked.sign)
+        return minus(first, second)
 
 
 class Better(Versus, frozen=True):
-    """``better = "a", than = ["b", "c"]``: a is better than each, by more than ``by``.
+    """``better = "a", than = ["b", "c"]``: a is better than each.
 
     ``times`` asks for a ratio instead: a number that is at least so many times as good.
     """
 
     better: str
     than: tuple[str, ...]
-    by: float = 0.0
     times: float | None = None
 
-    def pairs(self, asked: Asked) -> Iterator[Pair]:
-        level, ratio = self.by, self.times is not None
-        if self.times is not None:
-            level = math.log(self.times)
-        return self.differences(asked, self.better, self.than, level, ratio=ratio)
+    def pairs(self, evidence: Evidence) -> Iterator[Pair]:
+        asked = evidence.ahead(math.log(self.times or 1.0))
+        return self.differences(
+            evidence, self.better, self.than, asked, ratio=self.times is not None
+        )
 
 
 class NoWorse(Versus, frozen=True):
@@ -109,8 +148,8 @@ class NoWorse(Versus, frozen=True):
     than: tuple[str, ...]
     margin: float
 
-    def pairs(self, asked: Asked) -> Iterator[Pair]:
-        return self.differences(asked, self.no_worse, self.than, -self.margin)
+    def pairs(self, evidence: Evidence) -> Iterator[Pair]:
+        return self.differences(evidence, self.no_worse, self.than, evidence.ahead(-self.margin))
 
 
 class Equal(Versus, frozen=True):
@@ -120,8 +159,8 @@ class Equal(Versus, frozen=True):
     to: tuple[str, ...]
     margin: float
 
-    def pairs(self, asked: Asked) -> Iterator[Pair]:
-        return self.differences(asked, self.equal, self.to, (-self.margin, self.margin))
+    def pairs(self, evidence: Evidence) -> Iterator[Pair]:
+        return self.differences(evidence, self.equal, self.to, around(self.margin))
 
 
 class Steps(Rule, frozen=True, kw_only=True):
@@ -129,47 +168,42 @@ class Steps(Rule, frozen=True, kw_only=True):
     between all neighbours. Of a curve, from its first quarter to its last.
     """
 
-    by: float = 0.0
     steps: Literal["ends", "each"] = "ends"
 
-    def changes(self, asked: Asked, names: Sequence[str], way: float) -> Iterator[Pair]:
-        """Yield each series' changes, times ``way``."""
-        if asked.measure.curved:
-            for panel, point in asked.places(self):
+    def changes(self, evidence: Evidence, names: Sequence[str], asked: Asked) -> Iterator[Pair]:
+        """Yield each series' changes."""
+        if evidence.measure.curved:
+            for panel, point in evidence.places(self):
                 for series in names:
                     last, first = (
-                        asked.numbers(panel, series, point, part) for part in ("last", "first")
+                        evidence.numbers(panel, series, point, part) for part in ("last", "first")
                     )
-                    what = asked.words(panel, f"{series}: last quarter minus first", point)
-                    yield Pair(what, list(minus(last, first, way).values()), self.by)
+                    what = evidence.words(panel, f"{series}: last quarter minus first", point)
+                    yield Pair(what, list(minus(last, first).values()), asked)
             return
-        for panel, points in asked.rows(self):
+        for panel, points in evidence.rows(self):
             ends = list(pairwise(points))
             for series in names:
                 for low, high in ends if self.steps == "each" else [(points[0], points[-1])]:
-                    found = minus(
-                        asked.numbers(panel, series, high), asked.numbers(panel, series, low), way
-                    )
-                    what = asked.words(panel, f"{series}: {high} against {low}")
-                    yield Pair(what, list(found.values()), self.by)
+                    yield evidence.step(panel, series, low, high, asked)
 
 
 class Rises(Steps, frozen=True):
-    """``rises = ["a"]``: the number grows by more than ``by``."""
+    """``rises = ["a"]``: the number grows."""
 
     rises: tuple[str, ...]
 
-    def pairs(self, asked: Asked) -> Iterator[Pair]:
-        return self.changes(asked, self.rises, 1.0)
+    def pairs(self, evidence: Evidence) -> Iterator[Pair]:
+        return self.changes(evidence, self.rises, Asked(low=0.0))
 
 
 class Falls(Steps, frozen=True):
-    """``falls = ["a"]``: as ``rises``, downwards."""
+    """``falls = ["a"]``: the number falls."""
 
     falls: tuple[str, ...]
 
-    def pairs(self, asked: Asked) -> Iterator[Pair]:
-        return self.changes(asked, self.falls, -1.0)
+    def pairs(self, evidence: Evidence) -> Iterator[Pair]:
+        return self.changes(evidence, self.falls, Asked(high=0.0))
 
 
 class Flat(Rule, frozen=True):
@@ -180,14 +214,11 @@ class Flat(Rule, frozen=True):
     flat: tuple[str, ...]
     margin: float
 
-    def pairs(self, asked: Asked) -> Iterator[Pair]:
-        for panel, points in asked.rows(self):
+    def pairs(self, evidence: Evidence) -> Iterator[Pair]:
+        for panel, points in evidence.rows(self):
             for series in self.flat:
-                first = asked.numbers(panel, series, points[0])
                 for point in points[1:]:
-                    found = minus(asked.numbers(panel, series, point), first)
-                    what = asked.words(panel, f"{series}: {point} minus {points[0]}")
-                    yield Pair(what, list(found.values()), (-self.margin, self.margin))
+                    yield evidence.step(panel, series, points[0], point, around(self.margin))
 
 
 class Within(Rule, frozen=True):
@@ -200,38 +231,53 @@ class Within(Rule, frozen=True):
     low: float | None = None
     high: float | None = None
 
-    def pairs(self, asked: Asked) -> Iterator[Pair]:
+    def pairs(self, evidence: Evidence) -> Iterator[Pair]:
         low = -math.inf if self.low is None else self.low
         high = math.inf if self.high is None else self.high
-        for panel, point in asked.places(self):
+        for panel, point in evidence.places(self):
             for series in self.within:
-                found = asked.numbers(panel, series, point)
-                yield Pair(asked.words(panel, series, point), list(found.values()), (low, high))
+                found = evidence.numbers(panel, series, point)
+                words = evidence.words(panel, series, point)
+                printed = evidence.printed(panel, series, point)
+                yield Pair(words, list(found.values()), Asked(low, high, closed=True), printed)
 
 
 class Peaks(Rule, frozen=True):
-    """``peaks = ["a"], at = ["2", "3"]``: the best point is among these, better than every other
-    by more than ``by``.
+    """``peaks = ["a"], at = ["2", "3"]``: the best point is among these, better than every other.
+
+    Of each seed, the point that stands for ``at`` is the best of the other seeds': the seed that is
+    compared has no part in the choice, or the best of some noisy numbers would win too often.
     """
 
     peaks: tuple[str, ...]
     at: tuple[str, ...]
-    by: float = 0.0
 
-    def pairs(self, asked: Asked) -> Iterator[Pair]:
-        for panel, points in asked.rows(self):
+    def pairs(self, evidence: Evidence) -> Iterator[Pair]:
+        for panel, points in evidence.rows(self):
             for series in self.peaks:
-                found = {point: asked.numbers(panel, series, point) for point in points}
+                found = {point: evidence.numbers(panel, series, point) for point in points}
                 among = [point for point in self.at if found.get(point)]
-                if not among:  # nothing can be told of a panel without runs, so neither of all
-                    what = asked.words(panel, f"{series}: {' or '.join(self.at)}")
-                    yield Pair(what, (), self.by)
-                    continue
-                best = max(among, key=lambda point: asked.sign * mean(list(found[point].values())))
+                best = " or ".join(among or self.at)
+                picked = self._picked({point: found[point] for point in among}, evidence.sign)
                 for point in (each for each in points if each not in self.at):
-                    ahead = minus(found[best], found[point], asked.sign)
-                    what = asked.words(panel, f"{series}: {best} against {point}")
-                    yield Pair(what, list(ahead.values()), self.by)
+                    what = evidence.words(panel, f"{series}: {best} minus {point}")
+                    ahead = list(minus(picked, found[point]).values())
+                    yield Pair(what, ahead, evidence.ahead(0.0))
+
+    @staticmethod
+    def _picked(found: Mapping[str, Numbers], sign: float) -> dict[int, float]:
+        """Of each seed, its number at the point that is the best over the other seeds."""
+        seeds = set.intersection(*map(set, found.values())) if found else set()
+        picked = {}
+        for seed in seeds:
+            others = {
+                point: [value for other, value in each.items() if other != seed]
+                for point, each in found.items()
+            }
+            if all(others.values()):
+                best = max(others, key=lambda point: sign * mean(others[point]))
+                picked[seed] = found[best][seed]
+        return picked
 
 
 class Wins(Rule, frozen=True):
@@ -243,24 +289,40 @@ class Wins(Rule, frozen=True):
     among: tuple[str, ...]
     share: float = 0.5
 
-    def won(self, asked: Asked) -> list[bool]:
+    def won(self, evidence: Evidence) -> list[bool]:
         """Return of each case whether it is won."""
         found = []
-        for panel, point in asked.places(self):
-            numbers = {series: asked.numbers(panel, series, point) for series in self.among}
+        for panel, point in evidence.places(self):
+            numbers = {series: evidence.numbers(panel, series, point) for series in self.among}
             for seed in sorted(set.intersection(*map(set, numbers.values()))):
-                best = max(asked.sign * each[seed] for each in numbers.values())
-                ahead = {name for name in numbers if asked.sign * numbers[name][seed] == best}
-                found.append(ahead <= set(self.wins))
+                found.append(
+                    self._wins({name: each[seed] for name, each in numbers.items()}, evidence)
+                )
         return found
+
+    def printed(self, evidence: Evidence) -> float | None:
+        """Return the share of the paper's columns that are won; None if it prints none."""
+        found = []
+        for panel, point in evidence.places(self):
+            told = {name: evidence.printed(panel, name, point) for name in self.among}
+            known = {name: value for name, value in told.items() if value is not None}
+            if len(known) == len(told):
+                found.append(self._wins(known, evidence))
+        return sum(found) / len(found) if found else None
+
+    def _wins(self, numbers: Mapping[str, float], evidence: Evidence) -> bool:
+        best = max(evidence.sign * each for each in numbers.values())
+        return {name for name, each in numbers.items() if evidence.sign * each == best} <= set(
+            self.wins
+        )
 
 
 RULES: tuple[type[Rule], ...] = (Better, NoWorse, Equal, Rises, Falls, Flat, Within, Peaks, Wins)
 
 
-def minus(one: Numbers, other: Numbers, way: float = 1.0) -> dict[int, float]:
-    """Return the differences, times ``way``, of the seeds that both have."""
-    return {seed: way * (one[seed] - other[seed]) for seed in sorted(one.keys() & other.keys())}
+def minus(one: Numbers, other: Numbers) -> dict[int, float]:
+    """Return the differences of the seeds that both have."""
+    return {seed: one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())}
 
 
 def mean(values: Sequence[float]) -> float:

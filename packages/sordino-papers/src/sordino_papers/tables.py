@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from sordino.extend.runs import Table, words
 from sordino_papers.cells import Grid, Place
-from sordino_papers.entry import Entry, Published, Shown
+from sordino_papers.entry import Entry, Shown
 from sordino_papers.measures import Measure
 from sordino_papers.results import Number, Results, number
 from sordino_papers.verdicts import Comparison, Judged
@@ -91,13 +92,8 @@ def shown_as(found: Number, measure: Measure) -> str:
 def _printed(entry: Entry, i: int, panel: str, series: str, point: str) -> str:
     for each in entry.published:
         if (each.shown, each.panel, each.series, each.x) == (i, panel, series, point):
-            return figure(each)
+            return f"{each.value:g}"
     return ""
-
-
-def figure(published: Published) -> str:
-    """A figure of the paper; ~ marks one that was read off a picture."""
-    return f"{'~' if published.digitised else ''}{published.value:g}"
 
 
 def epsilons(results: Results) -> Table:
@@ -142,27 +138,41 @@ def data_of(grid: Grid) -> str:
     return "; ".join(taken)
 
 
-def statistics(form: Judged, percent: bool) -> list[str]:
+def statistics(form: Judged) -> list[str]:
     """The comparisons of a claim in one form, in words; says so where there are none."""
-    told = [statistic(each, percent) for each in form.comparisons]
+    told = [statistic(each) for each in form.comparisons]
     return told or ["nothing that it speaks of is run at this scale on the data that is here"]
 
 
-def statistic(each: Comparison, percent: bool) -> str:
-    """A comparison in words: its mean, its interval, what it is held against."""
-    scale, unit = (100.0, " points") if percent else (1.0, "")
+def statistic(each: Comparison) -> str:
+    """A comparison in words: its mean and interval, what is asked, the paper's number."""
     if each.mean is None:
-        why = "no finite mean" if each.count else "no runs to compare"
-        return f"{each.what}: {why}"
-    mean = f"{scale * each.mean:.3g}{unit}"
+        return f"{each.what}: {'no finite mean' if each.count else 'no runs to compare'}"
+    told = [f"{each.what}: {size(each.mean, each)}"]
     if each.low is None or each.high is None:
-        return f"{each.what}: {mean}, n = {each.count}: no interval"
-    span = f"[{scale * each.low:.3g}, {scale * each.high:.3g}]"
-    return f"{each.what}: {mean} {span}, {_held(each, scale)}, n = {each.count}"
+        return f"{told[0]}, n = {each.count}: no interval"
+    if each.count > 1:
+        span = size(each.low, each, bare=True), size(each.high, each, bare=True)
+        told[0] += f" [{span[0]}, {span[1]}]"
+    told += [f"asked {_asked(each)}"]
+    if each.printed is not None:
+        told.append(f"paper {size(each.printed, each)}")
+    return ", ".join([*told, f"n = {each.count}"] if each.count > 1 else told)
 
 
-def _held(each: Comparison, scale: float) -> str:
-    if isinstance(each.level, tuple):
-        low, high = each.level
-        return f"asked within [{scale * low:.3g}, {scale * high:.3g}]"
-    return f"asked above {scale * each.level:.3g}"
+def _asked(each: Comparison) -> str:
+    ends = [None if end is None else size(end, each, bare=True) for end in (each.above, each.below)]
+    if None not in ends:
+        return f"from {ends[0]} to {ends[1]}"
+    return f"above {ends[0]}" if ends[1] is None else f"below {ends[1]}"
+
+
+def size(value: float, each: Comparison, *, bare: bool = False) -> str:
+    """A number of a comparison in words: points of a share, times of a ratio."""
+    if each.unit in ("points", "%"):
+        number = 100 * value
+    else:
+        number = math.exp(value) if each.unit == "times" else value
+    told = f"{number:.0f}" if abs(number) >= 1000 else f"{number:.3g}"
+    told = "0" if abs(number) < 5e-3 and each.unit else told
+    return told if bare or not each.unit else f"{told} {each.unit}"

@@ -1,7 +1,14 @@
 """Verdicts on claims, by their rules, from intervals over seeds.
 
-A rule becomes comparisons; each is a mean over seeds with an interval, corrected for how many there
-are. A claim holds if every comparison does, and does not if one is on the other side.
+A rule becomes comparisons, each of a mean over seeds with where the claim asks it to be. A claim
+holds if every one does: each is a test at its own level then, since the claim is shown only if all
+are (an intersection-union test: Berger 1982, Technometrics 24, theorem 1). It does not hold if one
+is shown to be elsewhere: that is told of the worst of several, so Bonferroni's correction is due.
+
+A claim that two things are as good asks for a mean between two bounds, which stand in the
+catalogue: both are tested one-sided at 5 %, so that the interval at 90 % must lie between them
+(TOST: Schuirmann 1987, J. Pharmacokinet. Biopharm. 15). A difference that is not found is no
+equivalence.
 """
 
 from __future__ import annotations
@@ -16,14 +23,15 @@ import msgspec
 from sordino.extend.runs import CONFIDENCE, at_least, at_most, student
 from sordino_papers.cells import Grid, Place
 from sordino_papers.measures import Curve, Measure
-from sordino_papers.rules import Level, Numbers, Pair, Rule, Wins, mean
+from sordino_papers.rules import Asked, Numbers, Pair, Rule, Wins, mean, minus
 
-Said = Literal["holds", "does not hold", "cannot be told"]
-Verdict = Literal["holds", "does not hold", "cannot be told", "needs unpaid privacy"]
+Said = Literal["holds", "does not hold", "cannot be told", "not run"]
+SAID: tuple[Said, ...] = ("holds", "does not hold", "cannot be told", "not run")
 Values: TypeAlias = Callable[[Place], Mapping[int, float | Curve]]
 """Values of a measure in a cell, by seed."""
 
 LAST = 0.25  # of a curve, that stands for its end
+EQUIVALENT = 2 * CONFIDENCE - 1  # the interval of two one-sided tests
 
 
 # Intervals over few seeds, and what a claim may conclude from them
@@ -37,8 +45,8 @@ class Interval(NamedTuple):
     high: float
 
 
-def interval(values: Sequence[float], comparisons: int = 1) -> Interval:
-    """Student's interval for the mean, with Bonferroni's correction for so many comparisons.
+def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """Student's interval for the mean.
 
     Values that are all equal, as counts may be, have an interval of length 0.
 
@@ -50,8 +58,7 @@ def interval(values: Sequence[float], comparisons: int = 1) -> Interval:
     middle = mean(values) if values else math.nan
     if len(values) < 2 or not math.isfinite(middle):
         return Interval(middle, -math.inf, math.inf)
-    each = 1 - (1 - CONFIDENCE) / comparisons  # so that all hold together
-    return Interval(middle, *(student(values, each) or (middle, middle)))
+    return Interval(middle, *(student(values, confidence) or (middle, middle)))
 
 
 def share(successes: int, cases: int) -> Interval:
@@ -67,28 +74,38 @@ def share(successes: int, cases: int) -> Interval:
     return Interval(successes / cases, *bounds)
 
 
-def compared(found: Interval, level: float | tuple[float, float]) -> Said:
-    """Test a mean: whether it is above a level, or within a range, ends included."""
-    if isinstance(level, tuple):
-        low, high = level
-        holds, fails = low <= found.low and found.high <= high, found.high < low or found.low > high
-    else:
-        holds, fails = found.low > level, found.high <= level
-    return "holds" if holds else "does not hold" if fails else "cannot be told"
+def compared(kept: Interval, refuted: Interval, asked: Asked) -> Said:
+    """Test a mean.
+
+    Args:
+        kept: its interval, which must lie where the claim asks it to be.
+        refuted: its interval, corrected for how many are compared, which must lie elsewhere.
+    """
+    low, high = asked.low, asked.high
+    if asked.closed:
+        if low <= kept.low and kept.high <= high:
+            return "holds"
+        return "does not hold" if refuted.high < low or refuted.low > high else "cannot be told"
+    if low < kept.low and kept.high < high:
+        return "holds"
+    return "does not hold" if refuted.high <= low or refuted.low >= high else "cannot be told"
 
 
 def together(said: Sequence[Said]) -> Said:
-    """Combine verdicts: all must hold; nothing can be told of none.
+    """Combine verdicts: all must hold.
 
     >>> together(["holds", "does not hold", "cannot be told"]), together([])
-    ('does not hold', 'cannot be told')
+    ('does not hold', 'not run')
     """
     if "does not hold" in said:
         return "does not hold"
-    return "holds" if said and set(said) == {"holds"} else "cannot be told"
+    return said[0] if len(set(said)) == 1 else "cannot be told" if said else "not run"
 
 
 # Verdicts
+
+
+Unit = Literal["points", "%", "times", ""]
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -96,8 +113,11 @@ class Comparison(msgspec.Struct, frozen=True):
 
     Attributes:
         what: in words.
-        mean, low, high: of the number that is compared, None where there is none.
-        level: what it must be above; or the range that it must be in.
+        mean, low, high: of the number that is compared, None where there is none; the interval is
+            the one that must lie where the claim asks.
+        above, below: where the claim asks the mean to be; None where nothing is asked.
+        printed: the number of the paper in its place.
+        unit: "points" of a share, "%" of cases; "times", where these are logarithms of ratios.
         count: of seeds or cases.
     """
 
@@ -105,16 +125,50 @@ class Comparison(msgspec.Struct, frozen=True):
     mean: float | None
     low: float | None
     high: float | None
-    level: Level
+    above: float | None
+    below: float | None
+    printed: float | None
+    unit: Unit
     count: int
     said: Said
 
     @classmethod
-    def of(cls, what: str, found: Interval, level: Level, count: int) -> Comparison:
-        """An interval against a level; without numbers nothing can be told."""
-        middle, low, high = (each if math.isfinite(each) else None for each in found)
-        said = compared(found, level) if count else "cannot be told"
-        return cls(what, middle, low, high, level, count, said)
+    def of(cls, pair: Pair, comparisons: int, unit: Unit = "") -> Comparison:
+        """A mean over seeds, one of so many that are compared."""
+        if pair.exact:
+            number = Interval(pair.values[0], pair.values[0], pair.values[0])
+            return cls.between(pair, number, number, 1)
+        confidence = EQUIVALENT if pair.asked.equivalence else CONFIDENCE
+        kept = interval(pair.values, confidence)
+        refuted = interval(pair.values, 1 - (1 - CONFIDENCE) / comparisons)
+        return cls.between(pair, kept, refuted, len(pair.values), unit)
+
+    @classmethod
+    def between(
+        cls, pair: Pair, kept: Interval, refuted: Interval, count: int, unit: Unit = ""
+    ) -> Comparison:
+        """Intervals against what is asked; of nothing nothing is run."""
+        return cls(
+            pair.what,
+            _finite(kept.mean),
+            _finite(kept.low),
+            _finite(kept.high),
+            _finite(pair.asked.low),
+            _finite(pair.asked.high),
+            pair.printed,
+            "times" if pair.ratio else unit,
+            count,
+            compared(kept, refuted, pair.asked) if count else "not run",
+        )
+
+    @property
+    def margin(self) -> float:
+        """How far the mean is on the claimed side, relative to how wide its interval is."""
+        if self.mean is None or self.low is None or self.high is None:
+            return -math.inf
+        ends = [] if self.above is None else [self.mean - self.above]
+        ends += [] if self.below is None else [self.below - self.mean]
+        return min(ends, default=0.0) / (self.high - self.low + 1e-12)
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -124,9 +178,15 @@ class Judged(msgspec.Struct, frozen=True):
     said: Said
     comparisons: tuple[Comparison, ...]
 
+    @property
+    def decisive(self) -> Comparison | None:
+        """The comparison that is the farthest from the claimed side."""
+        run = [each for each in self.comparisons if each.count]
+        return min(run, key=lambda each: each.margin, default=None)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class Evidence:
     """Evidence for a rule: the cells of one form, and one measure."""
 
     grid: Grid
@@ -142,6 +202,38 @@ class Asked:
             for seed, value in found.items()
             if not isinstance(value, tuple) or value
         }
+
+    def printed(self, panel: str, series: str, point: str, minus: str = "") -> float | None:
+        """The paper's number there, or its gain over a series; None if it prints none."""
+        entry = self.grid.entry
+        for each in entry.published:
+            shown = entry.shown[each.shown]
+            place = (each.panel, each.series, each.x)
+            if place == (panel, series, point) and (shown.measure, shown.minus) == (
+                self.measure,
+                minus,
+            ):
+                return each.value / 100 if self.measure.percent else each.value
+        return None
+
+    def gain(self, panel: str, one: str, other: str, point: str) -> float | None:
+        """The paper's difference between two series; None if it prints none."""
+        first, second = (self.printed(panel, series, point) for series in (one, other))
+        if first is None or second is None:
+            return self.printed(panel, one, point, other)
+        return first - second
+
+    def step(self, panel: str, series: str, low: str, high: str, asked: Asked) -> Pair:
+        """Change of a series from one point to another."""
+        first, last = (self.numbers(panel, series, point) for point in (low, high))
+        before, after = (self.printed(panel, series, point) for point in (low, high))
+        printed = None if before is None or after is None else after - before
+        what = self.words(panel, f"{series}: {high} minus {low}")
+        return Pair(what, list(minus(last, first).values()), asked, printed)
+
+    def ahead(self, by: float) -> Asked:
+        """Ask a difference to be better by more than so much, whichever way that is."""
+        return Asked(high=0.0 - by) if self.measure.falling else Asked(low=by)
 
     def places(self, rule: Rule) -> list[tuple[str, str]]:
         """The panels and points that a rule speaks of, those that are run."""
@@ -167,26 +259,24 @@ class Asked:
         return -1.0 if self.measure.falling else 1.0
 
 
-def judge(rule: Rule, asked: Asked) -> Judged:
+def judge(rule: Rule, evidence: Evidence) -> Judged:
     """Return the verdict of the runs of a form on a rule."""
     if isinstance(rule, Wins):
-        won = rule.won(asked)
+        won = rule.won(evidence)
         what = f"share of {len(won)} cases in which {' or '.join(rule.wins)} is best"
-        found = [
-            Comparison.of(what, share(sum(won), len(won)), rule.share, len(won)),
-        ]
+        found, asked = share(sum(won), len(won)), Asked(low=rule.share)
+        pair = Pair(what, [], asked, rule.printed(evidence))
+        comparisons = [Comparison.between(pair, found, found, len(won), "%")]
     else:
-        pairs: list[Pair] = list(rule.pairs(asked))
-        found = [
-            Comparison.of(
-                each.what,
-                interval(each.values, len(pairs)),
-                each.level,
-                len(each.values),
-            )
-            for each in pairs
-        ]
-    return Judged(asked.form, together([each.said for each in found]), tuple(found))
+        pairs = list(rule.pairs(evidence))
+        unit: Unit = "points" if evidence.measure.percent else ""
+        comparisons = [Comparison.of(each, len(pairs), unit) for each in pairs]
+    said = together([each.said for each in comparisons])
+    return Judged(evidence.form, said, tuple(comparisons))
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _end(curve: Curve, part: str) -> float:

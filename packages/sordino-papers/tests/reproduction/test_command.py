@@ -45,7 +45,7 @@ def test_what_is_there_is_judged_without_runs(tmp_path: Path) -> None:
     done = sordino(tmp_path, "reproduce", "als-dpfl-figure-4", "--judge", "--json")
     assert done.returncode == 0, done.stderr
     (entry,) = json.loads(done.stdout)["entries"]
-    assert [claim["verdict"] for claim in entry["claims"]] == ["cannot be told"]
-    page = (tmp_path / "reproduction" / "reproduction.md").read_text()
+    assert [claim["verdict"] for claim in entry["claims"]] == ["not run"]
+    page = (tmp_path / "reproduction" / "reproduction" / "als-dpfl.md").read_text()
     assert "no runs to compare" in page
     assert "Only 0 of 8 runs are there." in page

@@ -11,7 +11,7 @@ import pytest
 
 from sordino.extend.runs import StudyError, runner
 from sordino_papers import cells, files, play, worker
-from sordino_papers.measures import SHORT
+from sordino_papers.measures import Column
 from sordino_papers.page import write
 from sordino_papers.results import Damaged, Results, collected, number, read, seconds_of
 from sordino_papers.tables import data_of, shown_as
@@ -67,6 +67,7 @@ label = "clients"
 values = [{ label = "2" }, { label = "3", changes = ["data.clients=3"] }]
 [scale.quick]
 points = ["2"]
+length = "a tenth"
 [[published]]
 series = "two"
 x = "2"
@@ -75,6 +76,13 @@ value = 61.5
 text = "More rounds are better"
 where = "Section 1"
 rule = { no_worse = "two", than = ["one"], margin = 1.0 }
+headline = true
+why = "It learns longer."
+[[claim]]
+text = "More rounds are better, as said"
+where = "Section 2"
+rule = { no_worse = "two", than = ["one"], margin = 1.0 }
+repeats = "Section 1"
 [[not_run]]
 what = "the rest"
 why = "it is a picture"
@@ -139,12 +147,19 @@ def test_a_catalogue_is_run_once_and_judged(home: Path, tmp_path: Path) -> None:
     assert not told["on_the_papers_data"]
     assert told["left_out"] == ["3: left out at scale quick"]
     assert [cell["epsilon"] <= 8.0 for cell in told["cells"]] == [True, True]
-    (claim,) = told["claims"]
+    claim, _ = told["claims"]
     assert claim["verdict"] in ("holds", "cannot be told")
     assert claim["forms"][0]["comparisons"][0]["count"] == 2
-    markdown = (out / "reproduction.md").read_text()
+    assert claim["paper"] == claim["sound"] == claim["verdict"]
+    markdown = (out / "reproduction" / "ali-dpfl.md").read_text()
     assert "| two rounds, as printed | 61.5 |" in markdown
     assert "Not run: the rest (it is a picture)." in markdown
+    first = (out / "reproduction.md").read_text()
+    assert "| ALI-DPFL: More rounds are better (Section 1) |" in first
+    assert "| no: digits | a tenth | It learns longer. |" in first
+    counted = "holds" if claim["verdict"] == "holds" else "cannot be told"
+    row = [str(2 * (each == counted)) for each in ("holds", "does not hold", "cannot be told")]
+    assert f"| [ALI-DPFL](reproduction/ali-dpfl.md) | {' | '.join(row)} | 0 | 2 |" in first
     page = (out / "index.html").read_text()
     assert page.count("<svg") == 4
     assert "digits (not the paper&#39;s data)" in page
@@ -211,9 +226,9 @@ def test_a_damaged_attack_is_named(tmp_path: Path) -> None:
 
 
 def test_infinite_numbers_have_no_spread() -> None:
-    found = number("true epsilon", {0: math.inf, 1: math.inf})
+    found = number("PSNR", {0: math.inf, 1: math.inf})
     assert (found.mean, found.sd) == (math.inf, None)
-    assert shown_as(found, SHORT["epsilon"]) == "∞"
+    assert shown_as(found, Column("stage")) == "∞"
 
 
 def test_other_data_is_said_of_its_panels_only(home: Path, tmp_path: Path) -> None:
@@ -238,7 +253,7 @@ rule = { no_worse = "two", than = ["one"], margin = 1.0, panel = ["a"] }
     grid = cells.grid(entry, "quick", home=home, here=lambda name: True)
     assert data_of(grid) == "MNIST; digits (not the paper's data)"
     told = collected(Results(grid, tmp_path, {}))
-    assert [claim.on_other_data for claim in told.claims] == [True, False]
+    assert [claim.on_other_data for claim in told.claims] == [True, True, False]
 
 
 def test_wrong_changes_name_their_cell(home: Path) -> None:
