@@ -1,5 +1,5 @@
 """Examples in docstrings run in a folder of their own, where they may leave files; the runs of a
-comparison are forks (tests/warm.py).
+comparison are forks (tests/warm.py). Pages of tests have empty pictures.
 """
 
 import os
@@ -28,6 +28,22 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     config: Any = session.config
     if exitstatus == 0 and not hasattr(config, "workerinput") and not config.option.basetemp:
         shutil.rmtree(config._tmp_path_factory.getbasetemp(), ignore_errors=True)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before fixtures, too: pages have empty pictures, whatever a test has left (command.py)."""
+    if not isinstance(item, pytest.DoctestItem):
+        from command import paint
+
+        paint(False)
+
+
+@pytest.fixture
+def painted() -> None:
+    """Pages of this test have their pictures whole."""
+    from command import paint
+
+    paint()
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,8 @@
 """The command line in this process: a process of its own spends three seconds on imports for every
 command.
 
-A run ends with its page, and to lay out and write eight pictures takes longer than a small run:
-here they are put together only. ``sordino report`` has them whole.
+To lay out and write the pictures of a page takes longer than a small run: tests put pages together
+without their content, but for those that ask for ``painted``.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -42,20 +40,6 @@ def paint(whole: bool = True) -> None:
     vars(drawing)["svg"] = canvas.svg if whole else _empty
 
 
-@contextlib.contextmanager
-def unpainted() -> Iterator[None]:
-    """Pictures of pages without their content; whole again at the end, whoever else is here, and
-    whatever has been imported anew meanwhile.
-    """
-    from sordino.report import canvas, drawing
-
-    vars(drawing)["svg"] = _empty
-    try:
-        yield
-    finally:
-        vars(drawing)["svg"] = canvas.svg
-
-
 class _Shown(io.StringIO):
     """A stream that is shown on a terminal, too."""
 
@@ -74,14 +58,11 @@ def sordino(folder: Path, *arguments: str) -> Done:
     out, err = _Shown(screen), _Shown(screen)
     status: object = 0
     typed = mock.patch.object(sys, "argv", ["sordino", *arguments])
-    runs = arguments[:1] == ("run",)
-    pictures: AbstractContextManager[object] = unpainted() if runs else contextlib.nullcontext()
     with (
         contextlib.chdir(folder),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         typed,
-        pictures,
     ):
         try:
             main()

@@ -27,7 +27,7 @@ import msgspec
 import torch
 
 from cases import ARRIVAL, EVENTS, NOISY, SAMPLE, Case, study_of
-from command import sordino, unpainted
+from command import paint, sordino
 from sordino.base import NUMERICS, processes
 from sordino.base.errors import SordinoError
 from sordino.core import study as studies
@@ -256,7 +256,8 @@ def placeless(value: Any, home: Path) -> Any:
 def told(home: Path, commands: Sequence[Sequence[str]]) -> dict[str, Any]:
     """What commands write for machines."""
     found: dict[str, Any] = {}
-    with at_home(home), unpainted():
+    paint(False)
+    with at_home(home):
         for command in commands:
             done = sordino(home, *command)
             if done.returncode:

@@ -26,7 +26,6 @@ import torch
 from torch import nn
 
 import sordino as so
-from command import unpainted
 from digits import small
 from federations import Federation, laid
 from network.test_events_between_sites import play, read
@@ -389,8 +388,7 @@ def test_other_first_weights_have_other_noise_and_are_refused_by_a_resume(
     )
     for seed in (0, 1):
         first = weights_in(tmp_path / "first.pt", seed)
-        with unpainted():
-            run = so.run(asked, out=tmp_path / f"run{seed}", progress=False)
+        run = so.run(asked, out=tmp_path / f"run{seed}", progress=False)
         last = run.model(np.zeros((1, 8, 8)), 10).state_dict()
         moved.append(torch.cat([(last[k] - v).flatten() for k, v in first.state_dict().items()]))
     assert float((moved[0] - moved[1]).norm()) > float(moved[0].norm())

@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 import sordino
-from command import unpainted
 from sordino.base import modules
 from sordino.base.errors import ResumeError, StudyError
 from sordino.cli import app
@@ -59,8 +58,7 @@ def sordino_in(folder: Path, *words: str, how: str = "script") -> subprocess.Com
 
 def told(*words: str) -> None:
     """The same in this process."""
-    with unpainted():
-        app(list(words), standalone_mode=False)
+    app(list(words), standalone_mode=False)
 
 
 def forget(name: str) -> None:

@@ -14,6 +14,7 @@ from sordino.regimes.synchronous.study import TEMPLATE
 
 DIGITS = ("model.name=logistic", "data.clients=2", "budget.rounds=1", "budget.steps=2")
 
+paint(False)
 with tempfile.TemporaryDirectory() as name:
     folder = Path(name)
     (folder / "digits.toml").write_text(TEMPLATE)
@@ -25,5 +26,3 @@ with tempfile.TemporaryDirectory() as name:
         done = sordino(folder, "run", *words, "--out", words[0][:5], "--quiet")
         if done.returncode:
             raise RuntimeError(done.stderr)
-
-paint(False)

@@ -51,6 +51,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auditing, "SMALL", short | rounds)
 
 
+@pytest.mark.usefixtures("painted")
 def test_all_rows_stand_in_one_table(capfd: pytest.CaptureFixture[str], few: None) -> None:
     arguments = ["study.toml", "--attack", "all", "--canaries", "500", "--json"]
     assert audit(*arguments, "--set", "budget.rounds=5", "--set", "model.name=logistic") == 0
@@ -67,6 +68,7 @@ def test_all_rows_stand_in_one_table(capfd: pytest.CaptureFixture[str], few: Non
     assert "the study's own examples, with canaries among them" in output.err
 
 
+@pytest.mark.usefixtures("painted")
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_the_build_fails_where_a_lower_bound_of_anything_exceeds_its_ledger(
     whole: bool, capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest

@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 
 import warm
-from command import sordino
+from command import paint, sordino
 from sordino.base import processes
 from sordino.base.errors import StudyError
 from sordino.cli import app
@@ -86,6 +86,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, str
     """
     at = tmp_path_factory.mktemp("whole")
     write_studies(at)
+    paint()
     with mock.patch.object(processes, "subprocess", Some):
         done = sordino(
             at, "compare", *(f"{name}.toml" for name in NAMES), "--seeds", "2", "--out", "out",

@@ -134,6 +134,7 @@ def test_a_run_of_events_is_told_in_events(
     assert "DLR-Count" in page
 
 
+@pytest.mark.usefixtures("painted")
 def test_methods_for_events_are_compared_by_their_error_over_the_stream(tmp_path: Path) -> None:
     sides = []
     for method in ("ogd", "slr"):

@@ -86,6 +86,7 @@ def test_the_extra_that_trackers_need_is_named_whole(folder: Path) -> None:
     assert "pip install 'sordino[track]'" in said
 
 
+@pytest.mark.usefixtures("painted")
 @pytest.mark.parametrize(
     ("kind", "head"), [("svg", b"<svg"), ("pdf", b"%PDF"), ("png", b"\x89PNG")]
 )

@@ -124,6 +124,7 @@ def test_thresholds_that_are_none(text: str) -> None:
         goal(text)
 
 
+@pytest.mark.usefixtures("painted")
 def test_the_picture_is_on_the_page_and_its_numbers_in_the_table(tmp_path: Path) -> None:
     members = [
         member(side(tmp_path, "a", epsilon=1.0), 0.5, 0.6),
