@@ -352,11 +352,14 @@ class CorrelatedGaussian(Gaussian):
 
         past, kept = np.zeros(total.size), np.empty(total.size, np.int32)
         column = _root(self.correlation.separation)[1 : len(rows) + 1].tolist()
-        eights = len(rows) - len(rows) % 8
-        for i in range(0, eights, 8):
-            add_rows(past, tuple(column[i : i + 8]), *rows[i : i + 8])
-        for factor, row in zip(column[eights:], rows[eights:], strict=True):
-            add_row(past, factor, row)
+        for start in range(0, len(rows), 8):
+            some, factors = rows[start : start + 8], column[start : start + 8]
+            lacking = 8 - len(some)
+            if lacking <= 4:
+                add_rows(past, (*factors, *[0.0] * lacking), *some, *[some[0]] * lacking)
+            else:
+                for factor, row in zip(factors, some, strict=True):
+                    add_row(past, factor, row)
         banded(drawn, past, total, step, kept, out)
         return (kept, *rows)[: self.correlation.separation - 1]
 
