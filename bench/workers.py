@@ -8,6 +8,7 @@ with whole clients protected.
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+import numpy as np
 
 from bench import clients, rounds
 
@@ -45,16 +48,22 @@ def command(folder: Path, *arguments: str) -> float:
     return time.perf_counter() - start
 
 
-def speedup(text: str, turns: int) -> tuple[float, dict[str, float]]:
-    """How many times faster two workers are in rounds, and seconds, the median over turns."""
+def speedup(
+    text: str, turns: int, counts: tuple[int, ...] = (1, 2)
+) -> tuple[float, dict[str, float]]:
+    """How many times faster two workers are in rounds, and seconds for these numbers of processes,
+    the median over turns.
+    """
     taken: dict[str, list[float]] = {
-        f"{what}, {n} processes": [] for what in ("a round", "a run") for n in (1, 2)
+        f"{what}, {n} processes": []
+        for what in ("a round", "a run", "processor time of process 0 a round")
+        for n in counts
     }
     with TemporaryDirectory() as made:
         folder = Path(made)
         (folder / "study.toml").write_text(text)
         for turn in range(turns):
-            for n in (1, 2) if turn % 2 else (2, 1):
+            for n in counts if turn % 2 else counts[::-1]:
                 out = folder / f"{turn}-{n}"
                 given = ["study.toml", "--quiet", "--out", out.name, "--workers", str(n)]
                 run = subprocess.Popen(
@@ -68,18 +77,21 @@ def speedup(text: str, turns: int) -> tuple[float, dict[str, float]]:
                     raise RuntimeError("the run has failed")
                 taken[f"a run, {n} processes"].append(time.perf_counter() - start)
                 # the first two warm up
-                taken[f"a round, {n} processes"].append((seen[-1] - seen[1]) / (len(seen) - 2))
+                clock, worked = np.subtract(seen[-1], seen[1]) / (len(seen) - 2)
+                taken[f"a round, {n} processes"].append(clock)
+                taken[f"processor time of process 0 a round, {n} processes"].append(worked)
     found = {name: statistics.median(each) for name, each in taken.items()}
     return found["a round, 1 processes"] / found["a round, 2 processes"], found
 
 
-def _rows(log: Path, run: subprocess.Popen[bytes]) -> Iterator[float]:
-    """Yield the moment at which each row is in the log."""
-    seen = 0
+def _rows(log: Path, run: subprocess.Popen[bytes]) -> Iterator[tuple[float, float]]:
+    """Yield the moment at which each row is in the log, and what the process has worked by then."""
+    seen, ticks, stat = 0, os.sysconf("SC_CLK_TCK"), Path(f"/proc/{run.pid}/stat")
     while True:
+        worked = sum(map(int, stat.read_text().rpartition(")")[2].split()[11:13])) / ticks
         over = run.poll() is not None
         now = log.read_bytes().count(b'"round", "round"') if log.exists() else 0
-        yield from [time.perf_counter()] * (now - seen)
+        yield from [(time.perf_counter(), worked)] * (now - seen)
         seen = now
         if over:
             return
@@ -124,7 +136,10 @@ def measure(turns: int = 3) -> list[dict[str, Any]]:
         data="fashion-mnist", clients=10, tau=5, rate=0.015, rounds=40, every=1, cohort=""
     )
     found = [
-        row("two workers over one: rounds of 1000 clients, 100 a round", *_at(1.8, many, turns)),
+        row(
+            "two workers over one: rounds of 1000 clients, 100 a round",
+            *_at(1.8, many, turns, (1, 2, 4)),
+        ),
         row("two workers over one: rounds of ten clients of the cnn", *_at(1.6, ten, turns)),
     ]
     ratio, detail = comparison(turns)
@@ -153,9 +168,37 @@ def measure(turns: int = 3) -> list[dict[str, Any]]:
     return found
 
 
-def _at(reach: float, text: str, turns: int) -> tuple[float, float, dict[str, float]]:
-    ratio, detail = speedup(text, turns)
-    return ratio, reach, detail
+def _at(
+    reach: float, text: str, turns: int, counts: tuple[int, ...] = (1, 2)
+) -> tuple[float, float, dict[str, float]]:
+    ratio, detail = speedup(text, turns, counts)
+    return ratio, reach, detail | gathering()
+
+
+def gathering(dimension: int = 26010, answers: int = 100) -> dict[str, float]:
+    """Seconds of process 0 for a thousand answers (d,): unpacking those of other processes, and
+    adding up.
+    """
+    from sordino.base.message import Contribution
+    from sordino.clients import workers
+    from sordino.mechanisms.gaussian import Gaussian
+    from sordino.regimes.synchronous.aggregate import _within
+
+    rng, total = np.random.default_rng(0), np.zeros(dimension)
+    made = [rng.normal(size=dimension).astype(np.float32) * 1e-3 for _ in range(answers)]
+    said = tuple(Contribution(i, 1, 5, each, True) for i, each in enumerate(made))
+    sent = workers._encoder.encode(workers.Answers(tuple((i, 1) for i in range(answers)), said))
+    start = time.perf_counter()
+    found = workers._reports.decode(sent).said
+    unpacked = time.perf_counter()
+    for each in found:
+        total += 0.5 * _within(Gaussian(clip=0.3, noise_multiplier=1.0), each.delta)
+    added = time.perf_counter()
+    part = 1000 / answers
+    return {
+        "unpacking 1000 answers": (unpacked - start) * part,
+        "adding 1000 answers": (added - unpacked) * part,
+    }
 
 
 if __name__ == "__main__":

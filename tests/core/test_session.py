@@ -11,8 +11,10 @@ import subprocess
 import sys
 import time
 import weakref
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -51,7 +53,11 @@ def run(tmp_path: Path, name: str, *changes: str) -> tuple[session.Outcome, Path
     return session.begin(study(tmp_path, *changes), folder, quiet, quiet), folder
 
 
-def test_what_was_built_to_begin_is_let_go_of_before_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("otherwise", [False, True])
+def test_a_run_is_built_once_unless_the_study_in_its_folder_reads_otherwise(
+    tmp_path: Path, otherwise: bool
+) -> None:
+    """Then the objects before are let go of, data and all."""
     alive: list[weakref.ref[Any]] = []
     before: list[int] = []
 
@@ -61,9 +67,11 @@ def test_what_was_built_to_begin_is_let_go_of_before_the_run(tmp_path: Path) -> 
         alive.extend(weakref.ref(client.examples.x) for client in built.simulation.clients)  # type: ignore[attr-defined]
         return built
 
-    session.begin(study(tmp_path), tmp_path / "run", quiet, quiet, build=watched)
-    assert len(alive) == 8
-    assert before == [0, 0]
+    other = mock.patch.object(session, "shape", side_effect=itertools.count())
+    with other if otherwise else nullcontext():
+        session.begin(study(tmp_path), tmp_path / "run", quiet, quiet, build=watched)
+    assert before == ([0, 0] if otherwise else [0])
+    assert verify(tmp_path / "run").problems == []
 
 
 def rows(folder: Path, kind: str = "round") -> list[dict[str, Any]]:

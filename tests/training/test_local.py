@@ -22,7 +22,7 @@ from sordino.training import models
 from sordino.training.client import Examples, ModelKernels
 from sordino.training.flat import Flat
 from sordino.training.local import LocalClient, NoisyModelClient
-from sordino.training.loss import cross_entropy
+from sordino.training.loss import Loss, cross_entropy, multiclass_hinge
 from sordino.training.optimizer import Adam, Optimizer, Sgd, Steps
 from sordino.training.perexample import ClippedSum, MeanGradient
 
@@ -99,6 +99,27 @@ def test_training_is_plain_sgd_with_a_proximal_term(mu: float) -> None:
 
 def _parts(flat: Flat, vector: torch.Tensor) -> list[torch.Tensor]:
     return [slot.logical(vector) for slot in flat.layout]
+
+
+@pytest.mark.parametrize("label", [0, 5])
+@pytest.mark.parametrize("pixels", [False, True])
+@pytest.mark.parametrize("loss", [cross_entropy, multiclass_hinge])
+def test_all_steps_in_one_call_have_the_bits_of_steps_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, loss: Loss, pixels: bool, label: int
+) -> None:
+    """A label that is no class spoils the client's update either way."""
+    rng = np.random.default_rng(4)
+    flat = Flat(models.build("logistic", (1, 7, 9), 5, rng))
+    x = rng.integers(0, 256, (N, 1, 7, 9)) if pixels else rng.standard_normal((N, 1, 7, 9))
+    y = np.where(np.arange(N) == 3, label, rng.integers(0, 5, N))
+    rows = torch.from_numpy(x.astype(np.uint8 if pixels else np.float32)), torch.from_numpy(y)
+    kernels = ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
+    one = client(examples=Examples(*rows), kernels=kernels)
+    asked = task(one)
+    called = one.answer(asked, paid(one, asked))
+    monkeypatch.setattr(MeanGradient, "steps", lambda *_: False)
+    assert one.answer(asked, paid(one, asked)) == called
+    assert called.inside == bool(called.delta.any()) == (label == 0)
 
 
 @pytest.mark.parametrize("clip", [1e-3, 0.1, 50.0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -26,7 +27,8 @@ class Child(NamedTuple):
 
 
 def calling(call: str, *homes: Path) -> tuple[str, ...]:
-    """Return the command of a process that calls ``package.module:function(arguments)``.
+    """Return the command of a process that calls ``package.module:function(arguments)``, and goes
+    on with what follows that.
 
     As ``python -m sordino``, but the current folder is never where modules are looked for; ours is,
     after all others: it may be there because of the current folder.
@@ -39,6 +41,17 @@ def calling(call: str, *homes: Path) -> tuple[str, ...]:
     places = [str(HOME.parent), *map(str, homes)]
     program = f"import sys; sys.path.extend({places!r}); from {module} import {name}; {rest}"
     return sys.executable, "-P", "-c", program
+
+
+def follow(parent: int) -> None:
+    """End with the process that has started this one, at once, and leave Ctrl-C to it.
+
+    It is called before anything that takes long to import.
+    """
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def start(command: Sequence[str], threads: int | None = None, keep: Sequence[int] = ()) -> Child:

@@ -105,6 +105,8 @@ def run(
             asked = studies.read(study, change or (), modules=modules)
             _say_tuned(asked)
             outcome = session.begin(asked, out, seen.row, seen.begin, build=build)
+        if group is not None:  # the report needs none
+            group.close()
         seen.end(outcome)
         concluded(outcome)  # while the live page is still there, which goes on to the report
     if as_json:

@@ -59,7 +59,7 @@ from sordino.data.dataset import ByClient, Dataset
 from sordino.data.identity import by_person
 from sordino.privacy import LedgerSession
 from sordino.privacy.records import Records
-from sordino.training.client import Examples
+from sordino.training.client import Examples, model_input
 from sordino.training.dpsgd import PlainClient, PrivateClient
 from sordino.training.evaluate import Counted, Evaluation, Evaluator
 from sordino.training.flat import Flat
@@ -75,6 +75,10 @@ for all others.
 """
 STEP = 2.0
 """Examples whose gradients take about as long as the rest of a local step, with its noise."""
+READY = 2**23
+"""Numbers of test rows up to which they are kept as model input: scaling the bytes of each batch
+takes as long as a small model.
+"""
 KEPT = 4096
 """Clients that are kept for the next time they are asked; the longest unasked is let go of."""
 
@@ -160,6 +164,8 @@ class Assembly(Generic[H]):
         self.elsewhere: Elsewhere | None = None
         self.classes, self.span = test.classes, test.span
         rows = placed(test.x, place), torch.from_numpy(test.y).to(place)
+        if rows[0].numel() <= READY:
+            rows = model_input(rows[0]), rows[1]
         hidden = study.pays_to_test
         self.test = (rows[0][:0], rows[1][:0]) if hidden else rows
         self.secret = (rows, test.fingerprint()) if hidden else None
@@ -372,6 +378,7 @@ class Assembly(Generic[H]):
             remedy=remedy(study, self.usual),
             evaluation=tested,
             metrics=self.metrics,
+            moves=self.mine is None and not self.remote,
         )
 
     def _ledgers(self) -> LedgerSession:

@@ -35,8 +35,9 @@ References:
 #   gone, the workers end.
 #
 # How a lost process is noticed: each side has a thread that always waits for the next message of
-# the other, and is told of a closed connection at once. Process 0 interrupts what it is doing, as
-# Ctrl-C would (`INTERRUPT`), and says which worker is gone in its place.
+# the other, and is told of a closed connection at once; between machines also of one that is silent
+# (`LOST`). Process 0 interrupts what it is doing, as Ctrl-C would (`INTERRUPT`), and says which
+# worker is gone in its place.
 #
 # Messages are MessagePack, a length and then the bytes. They hold tasks, raw contributions and the
 # secret key of noise, and a worker runs the code that they name. Processes of one machine talk over
@@ -47,7 +48,6 @@ References:
 from __future__ import annotations
 
 import _thread
-import ctypes
 import datetime as dt
 import heapq
 import os
@@ -57,10 +57,11 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -104,8 +105,10 @@ from sordino.training.evaluate import Counted
 
 LAUNCHED = "TORCHELASTIC_RUN_ID"
 """The environment variable that torchrun sets."""
-NOBODY = dt.timedelta(days=20)
-"""How long a process may have nothing to say: longer than any round."""
+LOST, BEAT = dt.timedelta(minutes=2), 20.0
+"""How long another machine may be silent, and after how many seconds each says that it is there:
+one that loses power closes no connection.
+"""
 GONE = EOFError, OSError
 """Errors of a line that is closed."""
 INTERRUPT = signal.SIGUSR2
@@ -216,16 +219,33 @@ class Launched:
 
     gloo: Any
     peer: int
+    sending: threading.Lock = field(default_factory=threading.Lock)
 
     def send_bytes(self, message: bytes, /) -> None:
-        """Send a message."""
-        self._do("send", torch.tensor([len(message)]))
-        self._do("send", torch.frombuffer(bytearray(message), dtype=torch.uint8))
+        """Send a message; an empty one says no more than that this process is there."""
+        with self.sending:
+            self._do("send", torch.tensor([len(message)]))
+            if message:
+                self._do("send", torch.frombuffer(bytearray(message), dtype=torch.uint8))
 
     def recv_bytes(self) -> bytes:
-        """Wait for a message."""
-        length = self._do("recv", torch.empty(1, dtype=torch.int64))
-        return self._do("recv", torch.empty(int(length), dtype=torch.uint8)).numpy().tobytes()
+        """Wait for a message that is not empty."""
+        length = 0
+        while not length:
+            length = int(self._do("recv", torch.empty(1, dtype=torch.int64)))
+        return self._do("recv", torch.empty(length, dtype=torch.uint8)).numpy().tobytes()
+
+    def beat(self) -> Launched:
+        """Say every so often, from a thread of its own, that this process is there."""
+
+        def beating() -> None:
+            with suppress(EOFError):  # who listens says what happened
+                while True:
+                    time.sleep(BEAT)
+                    self.send_bytes(b"")
+
+        threading.Thread(target=beating, daemon=True).start()
+        return self
 
     def _do(self, what: str, data: torch.Tensor) -> torch.Tensor:
         try:
@@ -341,7 +361,9 @@ class Workers:
             raise self.gone
 
     def close(self) -> None:
-        """End all workers."""
+        """End all workers; once they have ended, do nothing."""
+        if self._ending:
+            return
         self._ending = True
         self.tell(End())
         stop(list(self.children.values()), within=FAREWELL, ask=False)
@@ -435,10 +457,11 @@ def _met(size: int, launched: bool) -> Iterator[Workers]:
         meet: Any = distributed
         store, rank, size = next(meet.rendezvous("env://"))
         # a group of our own, for the user may have one
-        gloo = meet.ProcessGroupGloo(store, rank, size, NOBODY)
+        gloo = meet.ProcessGroupGloo(store, rank, size, LOST)
         if rank:
-            serve(Launched(gloo, 0), rank, size)
-        with closing(Workers([Launched(gloo, peer) for peer in range(1, size)], {})) as found:
+            serve(Launched(gloo, 0).beat(), rank, size)
+        others = [Launched(gloo, peer).beat() for peer in range(1, size)]
+        with closing(Workers(others, {})) as found:
             yield found
         return
     children, lines = dict[int, Child](), list[Connection]()
@@ -448,8 +471,9 @@ def _met(size: int, launched: bool) -> Iterator[Workers]:
             lines.append(Connection(own.detach()))
             with other:
                 handle = other.fileno()
-                call = f"sordino.clients.workers:join({handle}, {rank}, {size}, {os.getpid()})"
-                children[rank] = start(calling(call), keep=(handle,))
+                first = f"sordino.base.processes:follow({os.getpid()})"
+                call = f"from sordino.clients.workers import join; join({handle}, {rank}, {size})"
+                children[rank] = start(calling(f"{first}; {call}"), keep=(handle,))
         with closing(Workers(lines, children)) as found:
             yield found
     finally:
@@ -599,14 +623,8 @@ def _identity(task: Request) -> tuple[Any, ...]:
 # A worker's side.
 
 
-def join(handle: int, rank: int, size: int, parent: int) -> NoReturn:
-    """Be a worker of a process of this machine, which ends with it; ``handle`` is that of the
-    socket between the two.
-    """
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for process 0, which ends this one
-    if os.getppid() != parent:
-        os._exit(1)
+def join(handle: int, rank: int, size: int) -> NoReturn:
+    """Be a worker of a process of this machine; ``handle`` is that of the socket between them."""
     os.set_inheritable(handle, False)
     serve(Connection(handle), rank, size)
 

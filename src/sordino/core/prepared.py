@@ -140,6 +140,7 @@ class PreparedRun:
         own: what the run speaks for, where it is one site's part of a network.
         metrics: of a model (d,) on public rows; None where it is measured on none.
         agreed: whether a federation has agreed on classes and columns, so that no row tells them.
+        moves: whether it can be played when its folder, but for the ledger, has another name.
     """
 
     study: Study
@@ -155,6 +156,7 @@ class PreparedRun:
     own: SiteScope | None = None
     metrics: Callable[[Vector], Metrics | None] = lambda _: None
     agreed: bool = False
+    moves: bool = False
 
 
 PrepareRun = Callable[[Study, Path, str, Sequence[int] | None], PreparedRun]

@@ -107,6 +107,14 @@ class Ledger:
             _CHARGED.add(found)
         return found
 
+    def reopen(self, path: Path) -> None:
+        """Open the ledger again, which was closed, where it lies now."""
+        _refuse_odd(path)
+        with ledger_errors(path):
+            self._place = storage.Place.of(path)
+            self.connection, self.format = storage.connect(path, clock=None)
+        self.path, self._version, self._walk = path, None, self._new_walk()
+
     def noted(self, kind: str, name: str) -> Note | None:
         """The note of this kind and name, if there is one."""
         found = self._notes("kind = ? AND name = ?", kind, name)

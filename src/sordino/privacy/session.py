@@ -266,6 +266,11 @@ class LedgerSession:
                     "new run"
                 )
 
+    def moved(self, before: Path, after: Path) -> None:
+        """Open the file again, which was closed, where a folder has got another name."""
+        path = self.ledger.path
+        self.ledger.reopen(after / path.name if path.parent == before else path)
+
     def close(self) -> None:
         """Close the file."""
         self.ledger.close()

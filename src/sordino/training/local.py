@@ -21,21 +21,24 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.base.entropy import Entropy, over
 from sordino.base.errors import LocalProtocolError, StudyError
 from sordino.base.message import Contribution, Train, Update
+from sordino.base.registry import foreign
 from sordino.base.settings import own_code
 from sordino.mechanisms.gaussian import Bounded, Overclaimed, Tailed, length, shortened
 from sordino.privacy import Event, Permit, PoissonSampled, covers_round
 from sordino.training import plausible
 from sordino.training.client import Examples, ModelKernels, agreed, hidden, received
-from sordino.training.optimizer import Optimizer
+from sordino.training.optimizer import Optimizer, Sgd
 from sordino.training.passes import Blocks
 
 
@@ -71,23 +74,40 @@ class LocalWork:
         flat = self.kernels.flat
         start = received(task.weights, flat.weights)
         flat.load(start)
+        batches = self._batches(task)
+        if not (self._plain and len(batches)) or not self.kernels.mean.steps(
+            self.examples, batches, self.learning_rate
+        ):
+            own = foreign(self.optimizer) or not self.kernels.mean.known
+            with own_code() if own else nullcontext():
+                self._take(batches, start)
+        return flat.weights - start
+
+    @property
+    def _plain(self) -> bool:
+        """Whether steps are the learning rate times the mean gradient."""
+        plain = type(self.optimizer) is Sgd and not self.optimizer.momentum
+        return plain and self.gradient_clip is None and not self.proximal
+
+    def _take(self, batches: NDArray[np.int64], start: Tensor) -> None:
+        """Take a step on each of the batches (tau, b), from the model at ``start`` (d,)."""
+        flat = self.kernels.flat
         gradient = torch.empty_like(flat.weights)
         total = torch.empty_like(flat.weights, dtype=torch.float64)
         # a copy: an optimizer of somebody's own must keep nothing for the next client
         steps = copy.deepcopy(self.optimizer).begin(self.learning_rate, flat.weights)
-        with own_code():
-            for chosen in self._batches(task):
-                if self.gradient_clip is None:
-                    self._mean(chosen, gradient)
-                else:
-                    self.kernels.clipped.of(
-                        self.examples, chosen, self.gradient_clip, total, expected=len(chosen)
-                    )
-                    gradient.copy_(total.div_(len(chosen)))
-                if self.proximal:
-                    gradient.add_(flat.weights - start, alpha=self.proximal)
-                steps.take(flat.weights, gradient, 0.0)
-        return flat.weights - start
+        for each in batches:
+            chosen = torch.from_numpy(each).to(flat.weights.device)
+            if self.gradient_clip is None:
+                self._mean(chosen, gradient)
+            else:
+                self.kernels.clipped.of(
+                    self.examples, chosen, self.gradient_clip, total, expected=len(chosen)
+                )
+                gradient.copy_(total.div_(len(chosen)))
+            if self.proximal:
+                gradient.add_(flat.weights - start, alpha=self.proximal)
+            steps.take(flat.weights, gradient, 0.0)
 
     def _mean(self, chosen: Tensor, out: Tensor) -> None:
         """The mean gradient into ``out``; NaN where the model fails on an example, so that the
@@ -100,19 +120,17 @@ class LocalWork:
         except Exception:  # a user's module may raise anything
             out.fill_(torch.nan)
 
-    def _batches(self, task: Train) -> list[Tensor]:
-        """Indices of the tau batches: shuffled, cut, and shuffled again when used up."""
+    def _batches(self, task: Train) -> NDArray[np.int64]:
+        """Indices (tau, b) of the batches: shuffled, cut, and shuffled again when used up; none of
+        a client without examples.
+        """
         size, count = min(self.batch, len(self.examples)), len(self.examples)
         if not count:
-            return []
+            return np.zeros((0, 0), np.int64)
         draw = self.entropy.at("client", self.index, "round", task.round, "batches")
         turns = -(-task.steps * size // count)
-        order = np.concatenate([draw.permutation(count) for _ in range(turns)])[: task.steps * size]
-        place = self.kernels.flat.weights.device
-        return [
-            torch.from_numpy(part).to(place)
-            for part in np.split(order, range(size, len(order), size))
-        ]
+        order = np.concatenate([draw.permutation(count) for _ in range(turns)])
+        return order[: task.steps * size].reshape(task.steps, size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -190,11 +190,11 @@ def test_printed_bounds_on_levels_are_booked_at_their_true_price(
 
 
 def test_keys_that_came_later_leave_the_noise_of_other_studies_alone(tmp_path: Path) -> None:
-    from sordino.core.run.environment import _shape
+    from sordino.core.run.environment import shape
 
-    plain = _shape(study(tmp_path, mechanism()))
+    plain = shape(study(tmp_path, mechanism()))
     assert "clipping" not in plain
-    assert "per-level" in _shape(study(tmp_path, mechanism(clipping="per-level")))
+    assert "per-level" in shape(study(tmp_path, mechanism(clipping="per-level")))
 
 
 # --- a bound from public examples

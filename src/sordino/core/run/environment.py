@@ -213,14 +213,14 @@ def protective(study: Study, run: str, data: Sequence[str], folder: Path) -> Ent
     With "system" it is a secret key of the operating system's, kept in ``folder`` until the run
     ends, and the data: a copy of the folder that goes on over other rows draws other noise.
     """
-    shaping = chain([_shape(study)], data, [str(sorted(environment(study).items()))])
+    shaping = chain([shape(study)], data, [str(sorted(environment(study).items()))])
     return _root(study, run, data, folder, shaping)
 
 
 def answering(study: Study, run: str, data: Sequence[str], folder: Path) -> Entropy:
     """Return the entropy of answers about labels: :func:`protective` in any environment."""
     own = (f"{name} {digest}" for name, digest in sorted(_modules(study).items()))
-    return _root(study, run, data, folder, ["labels", _shape(study), numerics(), *own, *data])
+    return _root(study, run, data, folder, ["labels", shape(study), numerics(), *own, *data])
 
 
 def _root(
@@ -235,7 +235,7 @@ def _root(
     return Seeded(study.seed, joined(chain(shaping, of_run)))
 
 
-def _shape(study: Study) -> str:
+def shape(study: Study) -> str:
     """The study without what cannot change its results: how it is executed, where files lie."""
     told = study.model_copy(update={"execution": studies.Execution()}).model_dump(
         mode="python",

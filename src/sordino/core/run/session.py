@@ -32,7 +32,15 @@ from sordino.core import study as studies
 from sordino.core.files import replace_file, resumable, said_clearly
 from sordino.core.prepared import ELSEWHERE, PUBLIC, UNIT, PreparedRun, PrepareRun
 from sordino.core.records import About, Begin, Place, Result, Row, Spent, known, number
-from sordino.core.run.environment import asked, compared, destroyed, environment, forget, surrounded
+from sordino.core.run.environment import (
+    asked,
+    compared,
+    destroyed,
+    environment,
+    forget,
+    shape,
+    surrounded,
+)
 from sordino.core.run.folder import (
     ABOUT,
     CHECKPOINT,
@@ -135,16 +143,17 @@ def begin(
     """
     started = time.monotonic()
     with ExitStack() as held:
-        # What it built, data and all, is let go of before the run builds its own.
-        folder, about = _new_folder(study, out, build, held)
+        folder, about, built = _new_folder(study, out, build, held)
         with resumable(folder, again):
-            return _play(folder, about, show, announce, started, build)
+            return _play(folder, about, show, announce, started, build, built=built)
 
 
 def _new_folder(
     study: Study, out: Path | None, build: PrepareRun, held: ExitStack
-) -> tuple[Path, About]:
-    """A new folder, locked until ``held`` ends, and what stands in its ``run.json``."""
+) -> tuple[Path, About, PreparedRun | None]:
+    """A new folder, locked until ``held`` ends, what stands in its ``run.json``, and the objects of
+    the run, where these need not be built again.
+    """
     with said_clearly(Path("runs") if out is None else out):
         folder = files.free(out, study.name)
         draft = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
@@ -174,13 +183,18 @@ def _new_folder(
         )
         built.simulation.ledgers.begin(run, records.plain(begin), _promised(built))
         built.simulation.ledgers.close()
+        # noise is drawn over what the study in the folder says: a resumed run knows nothing else
+        kept = built.moves and shape(study_of(draft, known(about.modules))) == shape(full)
         folder = files.take(draft, folder, out, study.name)
     except BaseException:
         held.close()
         shutil.rmtree(draft, ignore_errors=True)
         _close_sets(study, run, opened=built is not None)
         raise
-    return folder, about
+    if not kept:
+        return folder, about, None
+    built.simulation.ledgers.moved(draft, folder)
+    return folder, about, built
 
 
 def _close_sets(study: Study, run: str, *, opened: bool) -> None:
@@ -275,6 +289,7 @@ def _play(
     started: float,
     build: PrepareRun,
     modules: Path | None = None,
+    built: PreparedRun | None = None,
 ) -> Outcome:
     study, place = study_of(folder, known(about.modules), modules), RunFolder(folder)
     run = str(about.run)
@@ -283,7 +298,8 @@ def _play(
     before = place.note(study, run)
     _refuse_changes(place, study, about, before)
     _refuse_another_key(place, before, ended=True)  # whether it has ended is known below
-    built = build(study, folder, run, known(about.affordable_steps))
+    if built is None:
+        built = build(study, folder, run, known(about.affordable_steps))
     sim = built.simulation
     before = place.begin(sim.ledgers.begun(run))
     _refuse_changes(place, study, about, before)

@@ -165,6 +165,40 @@ def linear(
 
 
 @compiled(fastmath={"contract"})
+def _step(weights: Any, minus: Any, total: Any, count: float) -> None:
+    """Add ``minus`` times the mean; product and sum are rounded together, as torch does it."""
+    for k in range(weights.size):
+        weights[k] += minus * np.float32(total[k] / count)
+
+
+@compiled(error_model="numpy")
+def steps(
+    x: Any, middle: Any, scale: Any, labels: Any, batches: Any, weight: Any, bias: Any, hinge: bool,
+    minus: Any, sums: Any, shifts: Any, norms: Any, losses: Any,
+) -> int:  # fmt: skip
+    """Take a step of one linear layer on each of ``batches`` (tau, b), int64, without privacy.
+
+    Args:
+        minus: minus the learning rate, float32.
+        sums, shifts, norms, losses: room, as for :func:`linear`, whose arguments the others are.
+
+    Returns:
+        What :func:`linear` returned of the first batch where that is not 0; no step follows.
+    """
+    for t in range(len(batches)):
+        wrong = linear(
+            x, middle, scale, labels, batches[t], weight, bias, hinge, False, 0.0, sums, shifts,
+            norms, losses,
+        )  # fmt: skip
+        if wrong:
+            return wrong
+        for c in range(len(weight)):
+            _step(weight[c], minus, sums[c], float(norms.size))
+        _step(bias, minus, shifts, float(norms.size))
+    return 0
+
+
+@compiled(fastmath={"contract"})
 def add_rows(rows: Any, weights: Any, total: Any) -> None:
     """Add sum_i weights_i rows_i to ``total`` (d,), row after row, of float32 rows (n, d).
 

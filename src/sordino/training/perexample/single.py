@@ -91,6 +91,23 @@ class Single:
         out.copy_(total.div_(len(chosen)))
         return losses.mean()
 
+    def steps(self, x: Tensor, y: Tensor, batches: NDArray[np.int64], rate: float) -> None:
+        """Take plain steps on ``batches`` (tau, b), not empty; to the bit what :meth:`mean` and
+        torch come to. All weights are NaN where a label is no class.
+        """
+        from sordino.training.perexample import loops
+
+        total = torch.empty(self._dim, dtype=torch.float64)
+        norms, losses = np.empty((2, batches.shape[1]), np.float32)
+        wrong = loops.steps(
+            x.view(len(x), -1).numpy(), *(BYTES if x.dtype == torch.uint8 else FLOATS), y.numpy(),
+            batches, *self._weights, self._hinge, np.float32(-rate), *self._parts(total), norms,
+            losses,
+        )  # fmt: skip
+        if wrong:
+            for part in self._weights:
+                part.fill(np.nan)
+
     def _sum(
         self, x: Tensor, y: Tensor, chosen: Tensor, room: float | None, out: Tensor
     ) -> tuple[Tensor, Tensor]:

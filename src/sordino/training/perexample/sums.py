@@ -48,7 +48,7 @@ from sordino.training.perexample.clipping import (
 )
 from sordino.training.perexample.general import OneByOne, layers_of
 from sordino.training.perexample.layers import Collected, Workspace, Written
-from sordino.training.perexample.plan import Plan, compiled
+from sordino.training.perexample.plan import Plan, compiled, plain_layers
 from sordino.training.perexample.separable import exact_products
 from sordino.training.perexample.single import Single
 
@@ -453,10 +453,15 @@ def _largest(squared: list[Tensor], bound: Layers) -> Tensor:
 
 
 class MeanGradient:
-    """Writes the gradient of a batch's mean loss into a flat vector: no clipping, no privacy."""
+    """Writes the gradient of a batch's mean loss into a flat vector: no clipping, no privacy.
+
+    Attributes:
+        known: whether the module has known layers alone, so that no code of a user's runs.
+    """
 
     def __init__(self, flat: Flat, loss: Loss) -> None:
         self._paths = Paths(flat, loss)
+        self.known = plain_layers(flat.module) is not None
 
     def __call__(self, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         """Overwrite ``out`` (d,) with the mean gradient over ``x`` (n, ...), ``y`` (n,); mean loss.
@@ -475,6 +480,15 @@ class MeanGradient:
         if single is None:
             return self(*examples.take(chosen), out)
         return single.mean(examples.x, examples.y, chosen, out)
+
+    def steps(self, examples: Store, batches: NDArray[np.int64], rate: float) -> bool:
+        """Take plain steps on ``batches`` (tau, b) of indices, not empty, where the module's path
+        can take all of them at once; whether it can.
+        """
+        single = self._paths.in_place(examples, torch.from_numpy(batches[0]))
+        if single is not None:
+            single.steps(examples.x, examples.y, batches, rate)
+        return single is not None
 
     def _mean(self, path: Plan | None, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         if path is None:
