@@ -178,7 +178,7 @@ def test_a_noisy_model_stays_within_what_its_price_rests_on(optimizer: Any) -> N
     work = {
         field.name: getattr(base, field.name)
         for field in fields(base)
-        if field.name not in ("mechanism", "sampling_rate")
+        if field.name not in ("mechanism", "sampling_rate", "blocks")
     }
     one = NoisyModelClient(**work, noise_multiplier=1e-9)
     asked = task(one)  # type: ignore[arg-type]
