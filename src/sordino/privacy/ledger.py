@@ -633,7 +633,16 @@ def closed_if_refused(ledger: Ledger) -> Iterator[Ledger]:
 
 
 _CHARGED: weakref.WeakSet[Ledger] = weakref.WeakSet()
-"""Ledgers that are open for charges here, and those that were when this process was forked."""
+"""Ledgers that are open for charges."""
+_FORKED = set[tuple[int, int]]()
+"""Their files, of the process that this one was forked from."""
+
+
+def _forked() -> None:
+    _FORKED.update(one._place.file for one in _CHARGED if one._place is not None)
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _refuse_forked(place: storage.Place) -> None:
@@ -643,8 +652,7 @@ def _refuse_forked(place: storage.Place) -> None:
     Raises:
         LedgerError: saying so.
     """
-    inherited = {one._place for one in _CHARGED if one._place is not None}
-    if any(each.file == place.file and each.process != os.getpid() for each in inherited):
+    if place.file in _FORKED:
         raise LedgerError(
             f"{place.path}: this ledger was open when this process was forked from another one, so "
             "that it cannot be charged here. Open it after the fork alone, or start the process by "

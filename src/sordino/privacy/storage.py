@@ -62,19 +62,16 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a file was when it was opened, which file that was (device and number), and by which
-    process.
-    """
+    """Where a file was when it was opened, and which file that was (device and number)."""
 
     path: Path
     file: tuple[int, int]
-    process: int
 
     @classmethod
     def of(cls, path: Path) -> Place:
         """The place of a file that is there."""
         about = path.stat()
-        return cls(path.absolute(), (about.st_dev, about.st_ino), os.getpid())
+        return cls(path.absolute(), (about.st_dev, about.st_ino))
 
     def stands(self) -> bool:
         """Tell whether the same file is there still."""
