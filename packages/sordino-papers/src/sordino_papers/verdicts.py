@@ -22,7 +22,7 @@ import msgspec
 
 from sordino.extend.runs import CONFIDENCE, at_least, at_most, student
 from sordino_papers.cells import Grid, Place
-from sordino_papers.measures import Curve, Measure
+from sordino_papers.measures import Curve, Measure, Until
 from sordino_papers.rules import Asked, Numbers, Pair, Rule, Wins, mean, minus
 
 Said = Literal["holds", "does not hold", "cannot be told", "not run"]
@@ -162,6 +162,14 @@ class Comparison(msgspec.Struct, frozen=True):
         )
 
     @property
+    def untied(self) -> Comparison:
+        """As it is, but nothing can be told of a tie: of two that reach a level between the same
+        two rows of the log, or of which neither does.
+        """
+        tied = self.count and (self.mean, self.low, self.high) == (0.0, 0.0, 0.0)
+        return msgspec.structs.replace(self, said="cannot be told") if tied else self
+
+    @property
     def margin(self) -> float:
         """How far the mean is on the claimed side, relative to how wide its interval is."""
         if self.mean is None or self.low is None or self.high is None:
@@ -271,6 +279,8 @@ def judge(rule: Rule, evidence: Evidence) -> Judged:
         pairs = list(rule.pairs(evidence))
         unit: Unit = "points" if evidence.measure.percent else ""
         comparisons = [Comparison.of(each, len(pairs), unit) for each in pairs]
+        if isinstance(evidence.measure, Until):
+            comparisons = [each.untied for each in comparisons]
     said = together([each.said for each in comparisons])
     return Judged(evidence.form, said, tuple(comparisons))
 

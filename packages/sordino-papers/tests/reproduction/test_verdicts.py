@@ -13,7 +13,7 @@ import pytest
 from sordino_papers.cells import Place
 from sordino_papers.checks import CHECKS
 from sordino_papers.entry import Claim, Entry, Published, Series, Shown
-from sordino_papers.measures import SHORT, Along, Measure
+from sordino_papers.measures import SHORT, Along, Measure, Until
 from sordino_papers.results import Results, judged
 from sordino_papers.rules import RULES, Asked, Pair, Rule
 from sordino_papers.schema import chosen
@@ -122,6 +122,9 @@ def test_an_equality_is_no_advantage() -> None:
     found = judge(chosen({"better": "low", "than": ["low"]}, RULES, "here", "rule"), evidence())
     assert found.said == "does not hold"
     assert {each.mean for each in found.comparisons} == {0.0}
+    rule: Rule = chosen({"better": "low", "than": ["low"]}, RULES, "here", "rule")
+    tied = judge(rule, evidence(Until(0.7)))  # at the same row of the log
+    assert tied.said == "cannot be told"
 
 
 def test_what_a_comparison_says_is_what_is_true() -> None:
