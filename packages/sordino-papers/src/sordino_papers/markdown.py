@@ -25,7 +25,7 @@ each claim of the papers' text by a rule. Each claim has two verdicts:
 * **The sound form**: all methods at equal true epsilon. A claim that has one form only, as those of
   methods without privacy, has the same verdict in both.
 
-A headline holds if both are shown. A verdict *holds* if every comparison that the claim makes is
+A claim holds if both are shown. A verdict *holds* if every comparison that the claim makes is
 shown at 95 % over seeds (Student's t, paired by seed); *does not hold* if one is shown to be on the
 other side (corrected for the number of comparisons); and *cannot be told* otherwise. Where a claim
 says "as good as", the 90 % interval must lie within bounds that were written down before (two
@@ -33,6 +33,7 @@ one-sided tests at 5 %). *Not run* says that the data or the scale leaves it out
 """
 COLUMNS = (
     "claim",
+    "verdict",
     "the paper's own form",
     "the sound form",
     "the paper's figure",
@@ -80,6 +81,7 @@ def headlines(entries: Sequence[EntryOf], paper: str = "") -> list[tuple[str, ..
     return [
         (
             f"{TITLES[said.paper]}: {claim.text} ({claim.where})",
+            f"**{claim.verdict}**",
             _verdict(claim, "paper"),
             _verdict(claim, "sound"),
             printed(claim),
@@ -107,6 +109,7 @@ def claims(paper: str, entries: Sequence[EntryOf]) -> str:
         [
             f"[{said.item}](#{anchor(said)})",
             f"{claim.text} ({claim.where})",
+            f"**{claim.verdict}**",
             _verdict(claim, "paper"),
             _verdict(claim, "sound"),
             printed(claim),
@@ -121,7 +124,7 @@ def claims(paper: str, entries: Sequence[EntryOf]) -> str:
         "[How to read the verdicts](../reproduction.md). Accuracies and errors are in per cent, "
         "mean ± standard deviation over seeds. The figure of a verdict is that of the comparison "
         "that is farthest from the claimed side.\n\n"
-        + _table(("item", *COLUMNS[:5], "remark"), rows)
+        + _table(("item", *COLUMNS[:6], "remark"), rows)
     )
 
 
@@ -156,12 +159,12 @@ def _verdict(claim: ClaimOf, form: str) -> str:
         said = judged.said
     each = judged.decisive
     if each is None or each.mean is None:
-        return f"**{said}**"
+        return said
     span = ""
     if each.count > 1 and each.low is not None and each.high is not None:
         ends = (tables.size(end, each, bare=True) for end in (each.low, each.high))
         span = f" [{', '.join(ends)}]"
-    return f"**{said}**: {tables.size(each.mean, each)}{span} ({each.what})"
+    return f"{said}: {tables.size(each.mean, each)}{span} ({each.what})"
 
 
 def printed(claim: ClaimOf) -> str:
