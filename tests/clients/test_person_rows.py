@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -42,6 +43,10 @@ noise_multiplier = 2.0
 [budget]
 rounds = 4
 """
+
+
+OTHERWISE = "run", "begun", "ended", "ledger", "data"
+"""Keys of run.json in which any two runs differ."""
 
 
 def visits(path: Path, patients: list[int]) -> None:
@@ -188,6 +193,23 @@ def test_persons_are_clipped_at_the_price_of_a_row(tmp_path: Path, change: str) 
         price.append((plan.price.noise_multiplier, plan.epsilon, sum(plan.sizes), charged))
     assert price[0] == price[1]
     assert "how many rows somebody has is not" in (tmp_path / "b/run/report.html").read_text()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_nothing_tells_how_many_rows_somebody_has(tmp_path: Path) -> None:
+    """Where persons are drawn and clipped: two runs in which one person has a row less."""
+    told = []
+    for rows in (180, 179):
+        (tmp_path / str(rows)).mkdir()
+        patients = [i // 9 * 3 + i % 3 for i in range(rows)]
+        study(tmp_path / str(rows), patients, "person_rows = 9")
+        path = tmp_path / str(rows) / "study.toml"
+        change = "privacy.unit=person", "privacy.clip_per=person", "privacy.clip=0.1"
+        run = so.run(so.Study.read(path, *change), out=tmp_path / str(rows) / "run", progress=False)
+        about = json.loads((tmp_path / str(rows) / "run" / "run.json").read_text())
+        told.append({key: about[key] for key in sorted(about.keys() - {*OTHERWISE, "result"})})
+        assert "numbers of examples are private" in run.report.read_text()
+    assert told[0] == told[1]
 
 
 @pytest.mark.parametrize(

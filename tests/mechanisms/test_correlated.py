@@ -209,6 +209,17 @@ def test_a_later_format_of_a_memory_is_refused() -> None:
         Memory.of(kept)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_memory_that_does_not_fit_is_refused(kind: Kind) -> None:
+    """Compiled loops would read what lies behind a row, and put it into the noise."""
+    _, _, memory = made(kind).release_after(torch.zeros(8), 0.0, Seeded(1).at(1), None, 0)
+    kept = memory.arrays()
+    row = kept["row.0"]
+    for wrong in (row[..., :4].copy(), row[..., None], row.astype(np.float32), row.reshape(-1)[:0]):
+        with pytest.raises(ValueError, match="must have 8 numbers"):
+            Memory.of({**kept, "row.0": wrong})
+
+
 def test_a_stored_memory_is_read() -> None:
     """As version 1 of the format has it."""
     about = b'[1,5,5,[0.7,1.3,2],"0a"]'

@@ -495,8 +495,7 @@ class Assembly(Generic[H]):
         of each, or of all where they are many.
         """
         if len(self.sizes) > files.LISTED:
-            rows = self.divided.rows
-            told = (sum(rows), min(rows), max(rows)) if sizes else (None,) * 3
+            told = (sum(self.sizes), min(self.sizes), max(self.sizes)) if sizes else (None,) * 3
             examples, least, most = told
             unit = self.units[0] if len(self.fingerprints) == 1 else None
             crowd = files.Crowd(
@@ -504,7 +503,7 @@ class Assembly(Generic[H]):
             )
             return {"crowd": crowd}
         counts = self.divided.counts if labels else np.zeros((len(self.sizes), 0), np.int64)
-        members = zip(self.units, self.divided.rows, counts, strict=True)
+        members = zip(self.units, self.sizes, counts, strict=True)
         return {
             "clients": tuple(
                 files.Holder(
@@ -521,14 +520,15 @@ class Assembly(Generic[H]):
     def facts(self) -> files.Horizontal:
         """Return what run.json says of clients and what they hold, the model's size, bounds, rates.
 
-        Label counts are raw data, and so are sizes where whole clients are protected and weigh the
-        same.
+        Label counts are raw data. So are numbers of rows where whole clients are protected and
+        weigh the same, and where persons are drawn: nobody may learn how many rows somebody has.
         """
         study, privacy = self.study, self.study.privacy
         kind = regimes.facts(self.regime.name)
         assert issubclass(kind, files.Horizontal)
         labels = self._counted and self.span is None
-        sizes = self._counted or self.remote or not study.hides_sizes
+        agreed = self.remote or not study.hides_sizes
+        sizes = self._counted or (agreed and not study.clips_persons)
         rows = (self.test if self.secret is None else self.secret[0])[1]
         return kind(
             classes=tuple(self.classes),

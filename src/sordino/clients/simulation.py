@@ -404,6 +404,12 @@ class PassSimulation(Simulation[Any]):
         passes = self.clients[site].passes
         return [each for each in permits if each.round * passes.batches > passes.done]
 
+    def unpack(self, packed: EncodedSnapshot) -> KernelSnapshot[Any]:
+        """Return the moment that was kept, once clients can carry what they carried then."""
+        found = Simulation.unpack(self, packed)
+        self.remember(found.memories)
+        return found
+
     def memories(self) -> Mapping[str, NDArray[Any]]:
         """Return what clients carry along their passes."""
         return {

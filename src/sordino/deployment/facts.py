@@ -34,7 +34,7 @@ UNITS = {
     "none": "nobody",
 }
 PUBLIC = (
-    "How many {clients} take part, and how many examples each of them has.",
+    "How many {clients} take part{sizes}.",
     "The classes or the range of the labels, and the columns, ranges and categories of a table.",
     "The study: model, method, constants, and how data were divided.",
     "Rows that the study declares public: public test and validation rows.",
@@ -180,9 +180,14 @@ def _unprotected(run: Run, study: Study) -> Iterator[str]:
     """Yield what no epsilon covers."""
     if study.privacy.unit == "none":
         yield "Everything: nothing has noise."
-    spoken = run.vocabulary
+    spoken, held = run.vocabulary, "examples"
+    if getattr(study, "clips_persons", False):
+        held = "persons"
+    told = f", and how many {held} each of them has"
+    if getattr(study, "hides_sizes", False):
+        told = ""
     for each in PUBLIC:
-        yield each.format(client=spoken.client, clients=spoken.clients)
+        yield each.format(client=spoken.client, clients=spoken.clients, sizes=told)
     for each in statements.uncovered(study):
         yield each[:1].upper() + each[1:] + "."
     if exposed := regimes.teller(run.about.regime).exposed(run):
