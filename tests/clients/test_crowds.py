@@ -4,6 +4,7 @@ who is not drawn.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from sordino.clients.division import converted, federation
 from sordino.core import study as studies
 from sordino.core.run import session
 from sordino.data import mapped
+from sordino.data.table import ReadOptions
 from sordino.regimes.synchronous.protocol import sample
 from sordino.training.client import Examples
 
@@ -158,6 +160,36 @@ def test_changed_or_foreign_rules_are_refused(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(DataError, match=r"x\.npy: not the file"):
         federation(study)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("bounds", np.zeros(0, np.int64)),
+        ("bounds", np.zeros((31, 2), np.int64)),
+        ("bounds", np.full(31, "a")),
+        ("prints", None),
+        ("x", np.array(3.0, np.float32)),
+        ("y_test", None),
+        ("words", np.zeros((90, 2))),
+        ("people", np.zeros((90, 1), np.int64)),
+    ],
+)
+def test_a_folder_that_somebody_prepared_is_refused(
+    tmp_path: Path, name: str, wrong: np.ndarray[Any, Any] | None
+) -> None:
+    """Its index has the digest of whatever lies there; None: of no such file."""
+    made(tmp_path, 30)
+    folder = tmp_path / "rows.mapped"
+    index = json.loads((folder / "index.json").read_text())
+    index["files"].pop(name, None)
+    if wrong is not None:
+        np.save(folder / f"{name}.npy", wrong)
+        print_of = hashlib.sha256((folder / f"{name}.npy").read_bytes()).hexdigest()
+        index["files"] |= {name: print_of}
+    (folder / "index.json").write_text(json.dumps(index))
+    with pytest.raises(DataError, match=f"{name}: not there|do not fit"):
+        mapped.read(folder, ReadOptions(identify=True))
 
 
 def test_words_and_persons_are_those_of_the_source(tmp_path: Path) -> None:

@@ -76,6 +76,25 @@ def epsilon(*spent: tuple[Event, int]) -> float:
     return accountant("rdp").epsilon(spent, 1e-5)
 
 
+@pytest.mark.parametrize("kind", ["client", "person", "sample"])
+def test_classes_in_the_ledger_of_a_run_stand_in_the_order_of_its_sets(
+    tmp_path: Path, kind: str
+) -> None:
+    """By how many rows persons have, their order would tell others who has the fewest."""
+    seen = []
+    for more in ([], [5]):
+        people = [[1, 1], [2, 2], [3, 3, *more]]
+        wanted = [
+            of(f"client:{i}", *range(9 * i, 9 * i + len(each)), kind=kind, people=each)
+            for i, each in enumerate(people)
+        ]
+        folder = tmp_path / str(len(more))
+        with LedgerSession.for_data(folder, "run", wanted, key=bytes(16)) as ledgers:
+            rows = ledgers.ledger.connection.execute("SELECT * FROM record_classes ORDER BY id")
+            seen.append(rows.fetchall())
+    assert seen[0] == seen[1]
+
+
 def test_a_record_is_known_in_whatever_set_it_comes(tmp_path: Path) -> None:
     with LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2, 3), of("b", 4, 5)]) as ledgers:
         booked(ledgers, "a", STEP, 10)

@@ -52,6 +52,15 @@ AT_ONCE = 1 << 14
 
 _PIECE = 1 << 22
 _TRAINING = ("x", "y", "words", "people")
+_KINDS = {
+    "bounds": (np.int64, 1),
+    "prints": (np.uint8, 2),
+    "words": (np.uint64, 2),
+    "people": (np.uint64, 2),
+}
+"""Types of arrays that are not examples, and their axes."""
+_NAMES = {*_KINDS, "x", "y", "x_test", "y_test"}
+"""Of all arrays: an index may name files elsewhere."""
 
 
 class Index(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -192,15 +201,16 @@ def read(folder: Path, how: ReadOptions) -> Corpus:
         _refuse_rules(folder, index, how)
         unread = set() if how.identify else {"words", "people"}
         arrays = {}
-        for name in sorted(index.files.keys() - unread):
+        for name in sorted((_NAMES & index.files.keys()) - unread):
             path = folder / f"{name}.npy"
             _refuse_changed(path, index.files[name], *_stamp(path))
             arrays[name] = _mapped(path)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise DataError(f"{folder}: cannot be read ({why}). Convert its source again") from error
-    bounds = np.array(arrays["bounds"], np.int64)
-    _refuse_uneven(folder, bounds, arrays)
+    _refuse_odd(folder, arrays, persons=how.identify and index.person is not None)
+    bounds = np.array(arrays["bounds"])
+    _refuse_uneven(folder, bounds, arrays, len(index.owners))
     train = Dataset(
         index.name,
         arrays["x"],
@@ -285,19 +295,38 @@ def _mapped(path: Path) -> npt.NDArray[Any]:
     return found
 
 
+def _refuse_odd(folder: Path, arrays: dict[str, npt.NDArray[Any]], *, persons: bool) -> None:
+    """Refuse a folder that lacks an array, or has one of another kind than is written."""
+    needed = {*_KINDS, "x", "y", *(("x_test", "y_test") if has_test(folder) else ())}
+    needed -= {"words", *(() if persons else ("people",))}
+    missing = needed - arrays.keys()
+    odd = {name for name, values in arrays.items() if not values.ndim}
+    for name, (kind, axes) in _KINDS.items():
+        if name in arrays and (arrays[name].dtype != kind or arrays[name].ndim != axes):
+            odd.add(name)
+    if missing or odd:
+        raise DataError(
+            f"{folder}: {', '.join(sorted(missing | odd))}: not there, or not an array as it is "
+            "written here. Convert its source again"
+        )
+
+
 def _refuse_uneven(
-    folder: Path, bounds: npt.NDArray[np.int64], arrays: dict[str, npt.NDArray[Any]]
+    folder: Path, bounds: npt.NDArray[np.int64], arrays: dict[str, npt.NDArray[Any]], owners: int
 ) -> None:
-    """Refuse arrays of different lengths: sums of what an index says are not trusted."""
+    """Refuse arrays, or names of owners, of different lengths: sums of what an index says are not
+    trusted.
+    """
     rows, clients = len(arrays["x"]), len(bounds) - 1
     lengths = {name: len(arrays[name]) for name in _TRAINING if name in arrays}
     if (
-        bounds[0] != 0
+        clients < 1
+        or bounds[0] != 0
         or bounds[-1] != rows
-        or clients < 1
         or not (np.diff(bounds) > 0).all()
         or arrays["prints"].shape != (clients, 32)
         or set(lengths.values()) != {rows}
+        or owners not in (0, clients)
     ):
         raise DataError(
             f"{folder}: its arrays do not fit together: {clients} clients, examples {lengths}. "

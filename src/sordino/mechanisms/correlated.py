@@ -220,8 +220,8 @@ class Memory:
         kinds = tuple[int, int, int, tuple[float, float, int], str]
         _, number, taken, terms, token = msgspec.convert(found, kinds)
         rows = tuple(kept[f"row.{i}"] for i in range(len(kept) - 1))
-        fits = (np.int32, (terms[2],)), (np.float64, (_BUFFERS, terms[2]))
-        if any((each.dtype, each.shape) not in fits for each in rows):
+        fits = ("int32", (terms[2],)), ("float64", (_BUFFERS, terms[2]))
+        if any((each.dtype.name, each.shape) not in fits for each in rows):
             # compiled loops check no index: they would take noise from what lies behind a row
             raise ValueError(f"rows of correlated noise must have {terms[2]} numbers")
         return cls(number, taken, terms, token, rows)

@@ -26,6 +26,7 @@ from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.run import session
 from sordino.core.run.folder import CHECKPOINT
+from sordino.core.world import EncodedSnapshot
 from sordino.mechanisms.correlated import CorrelatedGaussian, Correlation, Memory
 from sordino.network.demo import lay_out
 from sordino.privacy import Ledger
@@ -228,6 +229,11 @@ def test_the_memory_of_noise_is_in_checkpoints_and_comes_back(tmp_path: Path) ->
     again = rules.unpacked(state.pack()).noise
     assert (again.number, again.taken, again.terms, again.token) == (5, 5, (0.5, 2.0, 4), "token")
     assert [row.tolist() for row in again.rows] == [row.tolist() for row in rows]
+    packed = state.pack()
+    for name in ("velocity", "average", "steps"):
+        vectors = {**packed.vectors, name: packed.vectors[name][:1]}
+        with pytest.raises(ValueError, match="different lengths"):
+            rules.unpacked(EncodedSnapshot(vectors, packed.rest))
     built.simulation.ledgers.close()
 
 

@@ -145,8 +145,8 @@ def membership(entity: Places, at: Places, sets: int) -> Membership:
     whose, where = np.divmod(codes, sets)
     entities, starts, counts = np.unique(whose, return_index=True, return_counts=True)
     # The number of what comes before and the next pair make the next number: equal lists have one.
-    # Sets first: patterns are looked at in this order, and the classes that they lead to stand so in
-    # the ledger of a run, which others see. By rows it would tell who has the fewest.
+    # Sets come first in it: the classes that patterns lead to stand in their order in the ledger of
+    # a run, which others see. By rows it would tell who has the fewest.
     kinds, pair = np.unique(where * (int(rows.max(initial=0)) + 1) + rows, return_inverse=True)
     numbers = pair[starts]
     for place in range(1, int(counts.max(initial=1))):

@@ -262,6 +262,11 @@ class Synchronous(Rules[State]):
             kept["steps"] = np.array(steps, np.int64)
             rest["absent"] = sorted(set(range(len(steps))) - set(rest.pop("present")))
         state = Rules.unpacked(self, EncodedSnapshot(kept, msgspec.json.encode(rest)))
+        vectors = state.velocity, state.average, state.squares, *state.models
+        if state.steps.shape != (len(self.terms.sizes),) or any(
+            each is not None and each.shape != state.weights.shape for each in vectors
+        ):
+            raise ValueError("its vectors have different lengths")
         memory = msgspec.convert(state.memory, self.method.memory)
         if not noise:
             return replace(state, memory=memory)
