@@ -291,7 +291,8 @@ class Mechanism:
     most (gamma_n sum_i |v_i| with one row more and with one less), for which s = 1 - 2^-9 leaves
     room. A row that is not finite, or longer than 1e19, contributes nothing. Noise and samples come
     from the operating system: nothing can be drawn twice. Threads may share a mechanism; only the
-    one that has opened the ledger can pay for more.
+    one that has opened the ledger can pay for more. A process that is forked pays from a ledger
+    that it opens itself, and that was not open before the fork.
 
     One sum is charged for each sample: whatever you compute of a sample (gradients of all layers,
     counts) goes into one row of each example, side by side.
