@@ -20,7 +20,6 @@ from sordino.core.run.verify import verify
 from stored import (
     CASES,
     FOLDERS,
-    REFUSED,
     TOLD,
     as_then,
     at_home,
@@ -126,8 +125,15 @@ def test_a_run_of_other_sources_is_refused_by_a_checkout(
     assert "environment: numerics was" in done.stderr
 
 
-@pytest.mark.parametrize("state", ["ended", "killed"])
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [
+        ("dp-sgd", "ended"),
+        ("dp-sgd", "killed"),
+        pytest.param("slr, entities", "ended", marks=pytest.mark.nightly),
+        ("slr, entities", "killed"),
+    ],
+)
 def test_a_changed_file_is_refused_as_before(name: str, state: str, tmp_path: Path) -> None:
     place = unpacked(name, tmp_path.resolve())
     then, now = BEFORE["runs"][name]["refusals"][state], refusals(place, state)

@@ -25,6 +25,12 @@ from unittest import mock
 # libraries whose threads would not live in a fork are imported only, and not used
 IMPORTED = (
     "polars",
+    "pandas",
+    "rich.console",
+    "scipy.stats",
+    "sklearn.datasets",
+    "sordino.api.auditing",
+    "sordino.api.running",
     "sordino.data.formats",
     "sordino.data.stream.table",
     "sordino.cli.compare",

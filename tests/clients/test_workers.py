@@ -84,7 +84,7 @@ def contents(folder: Path) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.nightly), 3])
 def group(request: pytest.FixtureRequest) -> Iterator[Workers]:
     """Workers that play one run after another."""
     with workers(request.param) as found:

@@ -51,7 +51,7 @@ def test_counted_count_has_the_scale_it_names() -> None:
 
     def draw(rng: np.random.Generator) -> torch.Tensor:
         return torch.tensor(
-            [mechanism.release_counted(torch.zeros(1), 0.0, rng)[1] for _ in range(D)]
+            [mechanism.release_counted(torch.zeros(1), 0.0, rng)[1] for _ in range(4_000)]
         )
 
     check_noise(draw, mechanism.count_deviation, 1.0)

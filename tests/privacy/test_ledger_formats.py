@@ -101,7 +101,19 @@ def command(*words: object) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("name", sorted(name for name in EXPECTED if name < "3"))
+DAILY = ("1a-sample", "1b-data", "1b-sample-unsealed", "2a-label", "2b-sample", "2c-data",
+         "2d-entity-unsealed", "2d-own-sealed", "2d-person-unsealed")  # fmt: skip
+"""Ledgers of each of the first formats that all commands read by day; the others at night."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in DAILY else pytest.mark.nightly)
+        for name in sorted(EXPECTED)
+        if name < "3"
+    ],
+)
 def test_every_command_takes_ledgers_of_the_first_formats(name: str, tmp_path: Path) -> None:
     """It reads, verifies and adds up all of them, and links rows in those that are charged."""
     path, expected = unpacked(name, tmp_path), EXPECTED[name]

@@ -148,7 +148,13 @@ def test_nothing_to_draw(arrive: Maker) -> None:
     assert [figure.key for figure in arrivals.figures(run)] == ["partition"]
 
 
-@pytest.mark.parametrize("value", ["x", -1, "inf", 10**400, [1], [[1]], [[-1, 2]], {"a": 1}, None])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "x", -1, "inf", 10**400, [[-1, 2]],
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in ([1], [[1]], {"a": 1}, None)),
+    ],
+)  # fmt: skip
 def test_odd_values_in_rows_and_plans_stop_no_picture(arrive: Maker, value: object) -> None:
     odd = arrival_rows()
     for key in odd[0]:

@@ -32,21 +32,31 @@ def test_the_same_figure_is_drawn_once_and_looks_as_ever() -> None:
         assert drawn(salt="another") != plain
 
 
+NIGHT = pytest.mark.nightly
+
+
 @pytest.mark.parametrize(
     "change",
     [
         lambda axis: axis.set_title("title"),
         lambda axis: axis.lines[0].set_ydata([3, 1, 2.0001]),
-        lambda axis: axis.lines[0].set_color("red"),
-        lambda axis: axis.legend_.get_texts()[0].set_text("another line"),
+        pytest.param(lambda axis: axis.lines[0].set_color("red"), marks=NIGHT),
+        pytest.param(
+            lambda axis: axis.legend_.get_texts()[0].set_text("another line"),
+            marks=pytest.mark.nightly,
+        ),
         lambda axis: axis.xaxis.set_major_formatter(lambda x, at: "1"),
         lambda axis: axis.xaxis.set_major_formatter(lambda x, at: "2"),
         lambda axis: axis.set_ylim(0, 4),
-        lambda axis: axis.set_xscale("symlog"),
-        lambda axis: axis.figure.set_size_inches(3, 2),
-        lambda axis: axis.figure.set_layout_engine("none"),
-        lambda axis: axis.spines["left"].set_visible(False),
-        lambda axis: axis.xaxis.set_tick_params(labelsize=5),
+        pytest.param(lambda axis: axis.set_xscale("symlog"), marks=NIGHT),
+        pytest.param(lambda axis: axis.figure.set_size_inches(3, 2), marks=NIGHT),
+        pytest.param(lambda axis: axis.figure.set_layout_engine("none"), marks=NIGHT),
+        pytest.param(
+            lambda axis: axis.spines["left"].set_visible(False), marks=pytest.mark.nightly
+        ),
+        pytest.param(
+            lambda axis: axis.xaxis.set_tick_params(labelsize=5), marks=pytest.mark.nightly
+        ),
     ],
 )
 def test_another_figure_is_another_drawing(change: Callable[[Axes], object]) -> None:

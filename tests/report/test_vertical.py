@@ -275,7 +275,10 @@ def test_nothing_to_draw_and_equal_folders_equal_pages(play: Maker) -> None:
 ODD: tuple[Any, ...] = ("x", -1, "inf", 10**400, None, [1], {}, ["x", None, -3])
 
 
-@pytest.mark.parametrize("value", ODD)
+@pytest.mark.parametrize(
+    "value",
+    [*ODD[:4], *(pytest.param(each, marks=pytest.mark.nightly) for each in ODD[4:7]), ODD[7]],
+)
 def test_odd_values_in_rows_stop_no_picture(play: Maker, value: Any) -> None:
     odd = event_rows()[:3]
     odd += [{**odd[2], "round": 160, key: value} for key in odd[0] if key != "kind"]

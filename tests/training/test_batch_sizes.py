@@ -96,7 +96,18 @@ def summed(kernel: ClippedSum, x: Tensor, y: Tensor, dim: int, clip: float = 1.0
     return out
 
 
-@pytest.mark.parametrize("name", [*SIZES, *OWN, *(s for s in STRUCTURES if s not in SLOW)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *SIZES,
+        *OWN,
+        *(
+            pytest.param(name, marks=pytest.mark.nightly if number % 2 else ())
+            for number, name in enumerate(STRUCTURES)
+            if name not in SLOW
+        ),
+    ],
+)
 def test_an_example_has_the_same_gradient_whatever_the_size_of_its_batch(name: str) -> None:
     most = 3 if name == "cifar-cnn" else 40
     flat, loss, x, y = made(name, most, 7)

@@ -311,13 +311,13 @@ def test_connections_that_say_nothing_cost_a_run_no_descriptors(
 ) -> None:
     """Every user of the machine can connect."""
     monkeypatch.setattr(loopback, "MOST", 5)
-    monkeypatch.setattr(loopback, "SILENT", 0.5)
+    monkeypatch.setattr(loopback, "SILENT", 0.3)
     served = Loopback(0, lambda path: Answer(b"there"))
     port = served.address.rstrip("/").rpartition(":")[2]
     before = len(os.listdir("/proc/self/fd"))
-    idle = [socket.create_connection(("127.0.0.1", int(port))) for _ in range(40)]
-    time.sleep(0.3)
-    assert len(os.listdir("/proc/self/fd")) <= before + 40 + 5
+    idle = [socket.create_connection(("127.0.0.1", int(port))) for _ in range(12)]
+    time.sleep(0.2)
+    assert len(os.listdir("/proc/self/fd")) <= before + 12 + 5
     time.sleep(0.6)  # they are closed now
     asks = http.client.HTTPConnection("127.0.0.1", int(port), timeout=5)
     asks.request("GET", "/")

@@ -169,7 +169,24 @@ def booked(world: Events) -> dict[str, Any]:
     return {unit: world.ledgers.spent(unit) for unit in world.ledgers.names}
 
 
-@pytest.mark.parametrize("changes", WORLDS.values(), ids=WORLDS)
+DAILY = (
+    "plain",
+    "slr, silent, 16 bits",
+    "labels told anew, skipped",
+    "entities, noisy, dlr",
+    "a file, names change",
+    "whole, compiled, labels",
+)
+"""Worlds of every method, unit, stream and engine but one; all of them at night."""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param(changes, marks=() if name in DAILY else pytest.mark.nightly, id=name)
+        for name, changes in WORLDS.items()
+    ],
+)
 def test_killed_anywhere_it_comes_to_the_same_end(
     tmp_path: Path, table: Path, changes: tuple[str, ...]
 ) -> None:
