@@ -19,6 +19,7 @@ settings.register_profile("sordino", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "sordino")
 
+collect_ignore = ["warmed.py"]  # whose import plays two runs, and which has no example
 GROUPS = {  # what is compiled takes seconds, in every process anew
     "events": re.compile(r"vertical|ogd|slr|dlr"),
     "training": re.compile(r"tests/(training|audit)/"),
