@@ -148,7 +148,7 @@ def test_a_promise_binds_other_runs_until_its_run_has_ended(
         return read(tmp_path, f'file="{file}", clients=2', *asked, *noise)
 
     with monkeypatch.context() as patch:  # stopped before its first round
-        patch.setattr(session, "_play", lambda *_: None)
+        patch.setattr(session, "_play", lambda *_, **__: None)
         session.begin(of(1.0, 3), tmp_path / "less", lambda _: None, lambda _: None)
     name = json.loads((tmp_path / "less" / "run.json").read_text())["run"]
     more = of(20.0, 40)
@@ -209,7 +209,7 @@ def test_nobody_charges_records_by_the_name_of_their_set(
     file = saved(tmp_path / "one.csv", rows())
     study = read(tmp_path, f'file="{file}", clients=1', SYNC, *LITTLE, "budget.rounds=2")
     if not ended:
-        monkeypatch.setattr(session, "_play", lambda *_: None)
+        monkeypatch.setattr(session, "_play", lambda *_, **__: None)
     session.begin(study, tmp_path / "run", lambda _: None, lambda _: None)
     name = a_set(tmp_path / "kept")
     path = tmp_path / "kept" / "ledger.sqlite"
