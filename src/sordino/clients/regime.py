@@ -263,8 +263,9 @@ class HorizontalRegime(Regime[H]):
 
     def correlation(self, study: H, sizes: Sequence[int], client: int) -> Correlation | None:
         """Return the matrix of a client's correlated noise, for as many passes as are planned."""
-        kind, batches = study.correlated, study.batches or self.passes(study, sizes)[client]
-        if kind is None or batches is None:
+        if (kind := study.correlated) is None:
+            return None
+        if (batches := study.batches or self.passes(study, sizes)[client]) is None:
             return None
         from sordino.mechanisms.correlated import Correlation
 

@@ -198,6 +198,10 @@ class NetworkKernel(Kernel[S]):
         """Sites that are there and have owed an answer for a while, and since when (UTC)."""
         return []
 
+    def due(self) -> bool:
+        """Return True: the journal may be too large."""
+        return True
+
     def save(self, moment: KernelSnapshot[S]) -> None:
         """Keep a moment; the journal begins anew when that is on the disk."""
         if self.journal.large:

@@ -724,11 +724,14 @@ class RunLog:
         """Let a checkpoint be due as soon as there is a moment that can be saved."""
         self._hurried = True
 
+    def due(self, number: int, ended: str | None) -> bool:
+        """Return whether a checkpoint is due, as always at the end."""
+        early = number // self.every == self.saved // self.every
+        return ended is not None or not early or (self._hurried and number != self.saved)
+
     def save(self, moment: Snapshot) -> None:
-        """Save a checkpoint where one is due, and always at the end."""
-        due = self._hurried and moment.number != self.saved
-        early = moment.number // self.every == self.saved // self.every
-        if moment.ended is None and early and not due:
+        """Save a checkpoint where one is due."""
+        if not self.due(moment.number, moment.ended):
             return
         self.saved, self._hurried = moment.number, False
         with said_clearly(self.folder / LOG):

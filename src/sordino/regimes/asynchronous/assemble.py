@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -163,7 +163,9 @@ class BlockSimulation(Simulation[State]):
 
     def _reserve(self, edge: int, first: int, length: int) -> ChargeRequest:
         """Return the charge of tasks ``first`` to ``first + length - 1`` of an edge."""
-        unit, price, key = self.units[edge], self.clients[edge].price, f"edge {edge}/task {first}"
+        assert isinstance(self.objects, ArrivalsAssembly)
+        price = self.clients[self.objects.alike[edge]].price
+        unit, key = self.units[edge], f"edge {edge}/task {first}"
         charge = self.charge(unit, price, length, first, key, "gradients, reserved")
         return ChargeRequest((edge,), charge, self.budgets[edge])
 
@@ -211,14 +213,30 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
         """Where raw sums stand for a moment, (d,): shared by all edges."""
         return torch.empty_like(self.kernels.flat.weights, dtype=torch.float64)
 
+    @cached_property
+    def sigmas(self) -> Sequence[float]:
+        """The noise multiplier of each edge, or what it claims in a literal form."""
+        method, study = self.study.method, self.study
+        if isinstance(method, Noisy) and method.literal:
+            return method.claims(study.edges)
+        return study.multipliers or (0.0,) * study.edges
+
+    @cached_property
+    def alike(self) -> list[int]:
+        """The first edge with as many examples as each, and as much noise: price and noise of a
+        gradient are the same.
+        """
+        found: dict[tuple[int, float], int] = {}
+        kinds = zip(self.sizes, self.sigmas, strict=True)
+        return [found.setdefault(kind, edge) for edge, kind in enumerate(kinds)]
+
     def client(self, index: int, common: dict[str, Any]) -> Edge:
         """Return an edge: private, without privacy, or of the paper's own form."""
         method, noise, flat = self.study.method, self.noise, self.kernels.flat
         common["draws"] = common.pop("entropy").stream("edge", index)
         common |= {"regularisation": method.regularisation, "scratch": self.scratch}
         if noise is not None:
-            sigma = self.study.multipliers[index]
-            noise = noise.scaled(noise.clip, sigma)
+            noise = noise.scaled(noise.clip, self.sigmas[index])
             found = self.regime.correlation(self.study, self.sizes, index)
             if found is not None and isinstance(noise, CorrelatedGaussian):
                 noise = replace(noise, correlation=found)
@@ -230,7 +248,7 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
         first = sum(slot.size for slot in layers_of(flat)[0])
         return LiteralEdge(
             **common,
-            iteration_epsilon=method.claims(self.study.edges)[index],
+            iteration_epsilon=self.sigmas[index],
             batch_size=int(method.batch),
             noised=first if method.noised == "first-layer" else flat.dim,
             reason=method.unpriced or "",
@@ -240,15 +258,18 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
         """Return the updates that each edge can still pay for; None if nothing is promised."""
         if self.study.privacy.unit == "none" or self.study.form == "paper":
             return None
-        events = {edge.unit: edge.price for edge in clients}
+        events = dict(zip(self.units, (clients[i].price for i in self.alike), strict=True))
         most = dict(zip(self.units, self.budgets, strict=True))
-        here, endless = ledgers.remaining(events, most), int(np.iinfo(np.int64).max)
+        # a new ledger holds nothing yet
+        here = {} if self.mine is None and not ledgers.run else ledgers.remaining(events, most)
+        free = cache(lambda budget, event: budget.remaining_steps(event, ()))
+        endless = int(np.iinfo(np.int64).max)
         asked = self.regime.schedule(self.study, self.sizes)
         left = [
             # another site has a ledger of its own
             times(
                 asked.paid(unit),
-                here[unit] if unit in here else most[unit].remaining_steps(events[unit], ()),
+                here[unit] if unit in here else free(most[unit], events[unit]),
             )
             for unit in self.units
         ]
@@ -267,7 +288,7 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
             exponent=study.participation.staleness_weight,
             buffer=study.participation.buffer,
             every=study.stride,
-            noise=tuple(edge.noise for edge in clients),
+            noise=tuple(clients[i].noise for i in self.alike),
         )
 
     def played(self, rules: Asynchronous) -> Callable[..., Simulation[Any]]:
