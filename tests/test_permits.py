@@ -279,8 +279,21 @@ def holds(name: str, folder: Path, *changes: str) -> None:
             world.ledgers.close()
 
 
-@pytest.mark.parametrize("ledger", ["run", "data"])
-@pytest.mark.parametrize("name", list(CASES))
+BY_DAY = ("dp-sgd", "ali-dpfl", "dp-fedavg", "audp", "mapa", "slr/label", "dlr/entity")
+"""Cases of every regime and unit that are charged to a ledger of the data, too; all at night."""
+
+
+@pytest.mark.parametrize(
+    ("name", "ledger"),
+    [
+        pytest.param(name, ledger, marks=marks)
+        for name in CASES
+        for ledger, marks in (
+            ("run", ()),
+            ("data", () if name in BY_DAY else pytest.mark.nightly),
+        )
+    ],
+)
 def test_what_left_is_what_the_ledger_holds(name: str, ledger: str, tmp_path: Path) -> None:
     kept = () if ledger == "run" else (f'privacy.ledger="{tmp_path / "kept"}"',)
     holds(name, tmp_path, *kept)
