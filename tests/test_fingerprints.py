@@ -514,6 +514,7 @@ def test_a_map_that_another_machine_learned_is_refused_by_a_resume(
         return scattering.Components(table)
 
     learned = scattering.learned
+    monkeypatch.setattr(scattering, "PICTURES", 1000)  # to draw them takes most of the time
     asked = small(
         data={"name": "digits", "features": {"kind": "scattering", "components": 20}},
         method=so.DpSgd(learning_rate=0.5, tau=1),
