@@ -275,6 +275,7 @@ def test_live_waits_for_its_reader_and_for_nobody_else(run: Path) -> None:
 
 
 @pytest.mark.skipif(browser.PATH is None, reason="Debian's Chromium is not installed")
+@pytest.mark.usefixtures("painted")
 def test_a_live_page_goes_on_to_the_report(run: Path, tmp_path: Path) -> None:
     live = Live(0)
     with browser.browser(tmp_path / "browser") as tab:
