@@ -17,7 +17,7 @@ TITLES = {
 }
 HEAD = """# Which claims of the five papers hold
 
-`{command}` made this page and a page for each paper: it runs the studies of a catalogue and judges
+`{command}` makes this page and a page for each paper: it runs the studies of a catalogue and judges
 each claim of the papers' text by a rule. Each claim has two verdicts:
 
 * **The paper's own form**: its noise and its constants, at the epsilon that it claims, whatever the
