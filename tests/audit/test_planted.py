@@ -47,7 +47,7 @@ def ready(*changes: str) -> HorizontalStudy:
     return study
 
 
-@pytest.mark.parametrize("epsilon", [2.0, 8.0])
+@pytest.mark.parametrize("epsilon", [2.0, pytest.param(8.0, marks=pytest.mark.nightly)])
 def test_one_run_comes_near_the_ledger_and_not_above(epsilon: float) -> None:
     found = white_box(ready(f"privacy.epsilon={epsilon}"), 16_000, 0.05, "x")
     assert found.ledger == pytest.approx(epsilon, rel=1e-3)

@@ -88,7 +88,12 @@ def test_the_extra_that_trackers_need_is_named_whole(folder: Path) -> None:
 
 @pytest.mark.usefixtures("painted")
 @pytest.mark.parametrize(
-    ("kind", "head"), [("svg", b"<svg"), ("pdf", b"%PDF"), ("png", b"\x89PNG")]
+    ("kind", "head"),
+    [
+        pytest.param("svg", b"<svg", marks=pytest.mark.nightly),
+        ("pdf", b"%PDF"),
+        ("png", b"\x89PNG"),
+    ],
 )
 def test_figures_of_a_run_as_files_of_equal_bytes(
     folder: Path, tmp_path: Path, kind: str, head: bytes

@@ -141,7 +141,13 @@ except DataError as error:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="measures with /proc")
-@pytest.mark.parametrize("kind", READ)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.nightly if kind == "libsvm.bz2" else ())
+        for kind in READ
+    ],
+)
 def test_a_small_file_that_asks_for_gigabytes_is_refused(tmp_path: Path, kind: str) -> None:
     path = bomb(kind, tmp_path)
     assert path.stat().st_size < 20_000_000

@@ -43,7 +43,9 @@ def test_a_run_stays_below_its_ledger_and_is_seen(unit: str) -> None:
     assert found.releases == 600
 
 
-@pytest.mark.parametrize("unit", ["clients", "arrivals", "labels"])
+@pytest.mark.parametrize(
+    "unit", ["clients", pytest.param("arrivals", marks=pytest.mark.nightly), "labels"]
+)
 def test_an_attack_spends_nothing_of_a_lasting_ledger(unit: str, tmp_path: Path) -> None:
     lasting = tmp_path / "lasting"
     stream = ("data.stream=replay",) if unit == "labels" else ()  # a lasting ledger has no other
