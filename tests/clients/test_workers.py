@@ -235,7 +235,8 @@ def test_workers_end_with_the_run_that_is_killed(tmp_path: Path) -> None:
 def test_thirty_kills_lose_nothing(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(STUDY)
     alone = started(tmp_path, "study.toml", "--out", "alone")
-    assert alone.wait() == 0
+    alone.communicate()
+    assert alone.returncode == 0
     draw, kills, number = random.Random(0), 0, 0
     while kills < 30:
         number += 1
