@@ -36,7 +36,6 @@ MANY = {
 }
 FEW = (
     "ali-dpfl/longer",
-    "dp-sgd/shards, late",
     "dp-fedavg/haar",
     "dp-fedavg/shared",
     "mapa/mlp, late",

@@ -50,13 +50,14 @@ def test_a_second_server_of_one_folder_is_refused(tmp_path: Path) -> None:
         first = warm.Popen(server, stdout=file, stderr=file)
     try:
         end = time.monotonic() + 60
-        while "waiting for" not in log.read_text():
+        journal = found.server / "run/journal.bin"
+        while "waiting for" not in log.read_text() or not journal.exists():
             assert time.monotonic() < end
             time.sleep(0.05)
-        before = (found.server / "run/journal.bin").stat()
+        before = journal.stat()
         assert status(server, log) == 2
         assert f"another process ({first.pid}) is running there" in log.read_text()
-        assert (found.server / "run/journal.bin").stat() == before
+        assert journal.stat() == before
         assert first.poll() is None
     finally:
         first.kill()

@@ -56,10 +56,10 @@ class OneByHand:
 @pytest.mark.parametrize(
     "name",
     [
-        *("asynchronous", "client", "shared"),
+        *("asynchronous", "shared"),
         *(
             pytest.param(name, marks=pytest.mark.nightly)
-            for name in ("synchronous", "shared-client")
+            for name in ("synchronous", "client", "shared-client")
         ),
     ],
 )

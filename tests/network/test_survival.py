@@ -273,6 +273,7 @@ def refuse_another_end(found: Faults, folder: Path) -> None:
         assert np.array_equal(values, kept[key]), (key, found.told())
 
 
+@pytest.mark.nightly
 def test_four_kills_leave_no_trace(nursery: Nursery, tmp_path: Path) -> None:
     """As far as the run is long enough for them."""
     short, run = "budget.events=30", tmp_path / "run"

@@ -72,7 +72,7 @@ def test_a_second_server_of_one_folder_is_refused_over_a_broker(tmp_path: Path) 
         first = warm.Popen(server, stdout=file, stderr=file)
     try:
         end = time.monotonic() + 60
-        while "waiting for" not in log.read_text():
+        while "waiting for" not in log.read_text() or not (folder / "journal.bin").exists():
             assert time.monotonic() < end, log.read_text()
             time.sleep(0.05)
         before = (folder / "journal.bin").stat()
