@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import errno
 import gc
 import shutil
 import socket
@@ -311,6 +312,29 @@ def test_a_flood_is_named_and_cut_off_and_the_others_are_heard(place: Place) -> 
         found = place.next()
     assert found[2] == b"heard"
     assert ("site-0", "it sends more than the server reads") in place.refused
+
+
+def test_a_message_that_cannot_be_taken_ends_the_connection_and_not_the_hub(place: Place) -> None:
+    """A disk that is full for a moment, say, when a refusal is to be written down."""
+
+    class Full(list[tuple[str, str]]):
+        def append(self, item: tuple[str, str]) -> None:
+            super().append(item)
+            if len(self) == 1:
+                raise OSError(errno.ENOSPC, "no space left")
+
+    place.refused = Full()
+    place.hub()
+    line = place.line("site-0")
+    assert place.next()[0] == "open"
+    line._link.publish("up", "site-0", b"stale", b"of another connection")
+    assert place.next()[:2] == ("closed", "site-0")
+    with pytest.raises(Lost, match="the server has gone"):
+        next(line.frames())
+    again = place.line("site-0")
+    assert place.next()[0] == "open"
+    again.send(b"heard")
+    assert place.next() == ("frame", "site-0", b"heard")
 
 
 def test_a_frame_that_is_too_large_ends_its_connection_alone(place: Place) -> None:

@@ -218,9 +218,12 @@ class Link:
             client.disconnect()  # the library holds a lock here: the rest follows from its end
 
     def _message(self, client: paho.Client, data: Any, found: paho.MQTTMessage) -> None:
-        *_, kind, name = found.topic.split("/")
-        key = getattr(found.properties, "CorrelationData", b"")
-        self._got(kind, name, bytes(found.payload), key, found.retain)
+        try:
+            *_, kind, name = found.topic.split("/")
+            key = getattr(found.properties, "CorrelationData", b"")
+            self._got(kind, name, bytes(found.payload), key, found.retain)
+        except Exception as error:  # it would end the library's thread, and nobody would be told
+            self._end(f"a message cannot be taken: {error}")
 
 
 def _properties(packet: int, key: bytes) -> Properties:
