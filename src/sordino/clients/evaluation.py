@@ -1,9 +1,9 @@
 """The measures of models: the test set that a study asks for, the price of measuring on private
 rows (:class:`~sordino.core.prepared.PaidEvaluation`), and figures of public ones.
 
-Public rows are measured by the usual metrics of a task, as scikit-learn defines them. Nothing of
-that is noisy, so nothing of it may see a private row. Shapes: scores (n, classes), or (n, 1) where
-labels are numbers; labels (n,).
+Public rows are measured by scikit-learn's metrics, as they suit the task. Nothing of that is noisy,
+so nothing of it may see a private row. Shapes: scores (n, classes), or (n, 1) where labels are
+numbers; labels (n,).
 
 >>> scores = np.array([[2.0, 0.0], [0.0, 1.0], [0.5, 0.0]])
 >>> found = of_classes(scores, np.array([0, 1, 1]), ("no", "yes"))
@@ -225,13 +225,18 @@ def of_classes(
         probable: whether the softmax of scores is meant to be a probability.
     """
     from scipy.special import softmax  # type: ignore[import-untyped]
+    from sklearn import metrics as sk
 
-    exact, count = scores.astype(np.float64), len(classes)
+    exact = scores.astype(np.float64)
     told, present = exact.argmax(1), np.unique(labels)
-    matrix = np.bincount(labels * count + told, minlength=count * count).reshape(count, count)
-    right, rows, chosen = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
-    precision, recall = right / np.maximum(chosen, 1), right / np.maximum(rows, 1)
-    f1 = 2 * right / np.maximum(rows + chosen, 1)
+    matrix = (
+        sk.confusion_matrix(labels, told, labels=np.arange(len(classes)))
+        if len(classes) > 1
+        else np.array([[len(labels)]])  # of which scikit-learn warns
+    )
+    precision, recall, f1, _ = sk.precision_recall_fscore_support(
+        labels, told, labels=np.arange(len(classes)), zero_division=0.0
+    )
     odds = _odds(exact, probable=probable)
     ranked = [_ranked(labels == c, odds[:, c]) for c in range(len(classes))]
     two = len(classes) == 2
@@ -244,7 +249,7 @@ def of_classes(
         task="binary" if two else "classes",
         rows=len(labels),
         loss=UNSET if loss is None else loss,
-        accuracy=float(right.sum() / len(labels)),
+        accuracy=float(sk.accuracy_score(labels, told)),
         balanced_accuracy=float(recall[present].mean()),
         f1=float(f1[present].mean()),
         auroc=auroc,
@@ -253,7 +258,7 @@ def of_classes(
         classes=tuple(
             OfClass(
                 name=str(name),
-                rows=int(rows[c]),
+                rows=int(matrix[c].sum()),
                 precision=float(precision[c]),
                 recall=float(recall[c]) if c in present else None,
                 f1=float(f1[c]) if c in present else None,
@@ -270,18 +275,17 @@ def of_numbers(
     scores: NDArray[Any], labels: NDArray[Any], span: Span, *, loss: float | None = None
 ) -> Metrics:
     """Metrics of a regression, in units of the label; both arrays are in those of half a range."""
+    from sklearn import metrics as sk
+
     told, true = in_units(scores[:, 0], span), in_units(labels, span)
-    off, around = told - true, float(((true - true.mean()) ** 2).sum())
-    squares = float((off**2).sum())
-    of_mean = squares / around if around else float(squares > 0.0)  # of equal labels: none, or all
     return Metrics(
         format=FORMAT,
         task="number",
         rows=len(labels),
         loss=UNSET if loss is None else loss,
-        rmse=math.sqrt(squares / len(true)),
-        mae=float(np.abs(off).mean()),
-        r2=1.0 - of_mean if len(true) > 1 else None,
+        rmse=float(sk.root_mean_squared_error(true, told)),
+        mae=float(sk.mean_absolute_error(true, told)),
+        r2=float(sk.r2_score(true, told)) if len(true) > 1 else None,
     )
 
 
@@ -365,18 +369,14 @@ def calibration_error(shares: Numbers, labels: Whole) -> float | None:
 
 
 def _ranked(positive: NDArray[np.bool_], score: Numbers) -> tuple[float | None, float | None]:
-    """AUROC and average precision of one class against all others; None without both.
+    """AUROC and average precision of one class against all others; None without both."""
+    from sklearn import metrics as sk
 
-    Rows of one score are taken together, so that their order does not count.
-    """
     if positive.all() or not positive.any() or not np.isfinite(score).all():
         return None, None
-    order = np.argsort(-score)
-    taken = np.flatnonzero(np.append(np.diff(score[order]), 1.0)) + 1
-    hits = np.cumsum(positive[order])[taken - 1]
-    more, wrong = np.diff(hits, prepend=0), np.diff(taken - hits, prepend=0)
-    area = (wrong * (hits - more / 2)).sum() / (hits[-1] * (taken[-1] - hits[-1]))
-    return float(area), float((more * hits / taken).sum() / hits[-1])
+    return float(sk.roc_auc_score(positive, score)), float(
+        sk.average_precision_score(positive, score)
+    )
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
