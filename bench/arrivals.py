@@ -51,6 +51,10 @@ class Silent:
     def row(self, row: object) -> None:
         """Look away."""
 
+    def due(self, number: int, ended: str | None) -> bool:
+        """Want each moment, as a run folder may."""
+        return True
+
     def save(self, moment: Snapshot) -> None:
         """Keep nothing."""
 

@@ -53,6 +53,10 @@ class Silent:
     def row(self, row: object) -> None:
         """Look away."""
 
+    def due(self, number: int, ended: str | None) -> bool:
+        """Want each moment, as a run folder may."""
+        return True
+
     def save(self, moment: KernelSnapshot[Any]) -> None:
         """Keep nothing."""
 

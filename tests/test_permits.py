@@ -81,6 +81,9 @@ class Watch:
 
     def row(self, row: dict[str, Any]) -> None: ...
 
+    def due(self, number: int, ended: str | None) -> bool:
+        return True
+
     def save(self, moment: Any) -> None: ...
 
 

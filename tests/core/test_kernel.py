@@ -30,6 +30,9 @@ CASES = {**METHODS, **MORE}
 class Watch:
     def row(self, row: Row) -> None: ...
 
+    def due(self, number: int, ended: str | None) -> bool:
+        return True
+
     def save(self, moment: Any) -> None: ...
 
 
@@ -185,7 +188,7 @@ def test_the_clock_the_order_of_equal_times_and_what_is_saved() -> None:
     rows: list[Any] = []
     saved: list[Any] = []
     world: Any = Scripted()
-    watch = SimpleNamespace(row=rows.append, save=saved.append)
+    watch = SimpleNamespace(row=rows.append, save=saved.append, due=lambda *_: True)
     world.kernel = Kernel(world, KernelSnapshot.initial(At()), watch)
     world.kernel.run()
     assert world.seen == [

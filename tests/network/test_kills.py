@@ -167,6 +167,9 @@ class Blind:
 
     def row(self, row: Any) -> None: ...
 
+    def due(self, number: int, ended: str | None) -> bool:
+        return True
+
     def save(self, moment: Any) -> None: ...
 
 

@@ -28,6 +28,9 @@ class Nobody:
 
     def row(self, row: Any) -> None: ...
 
+    def due(self, number: int, ended: str | None) -> bool:
+        return True
+
     def save(self, moment: Any) -> None: ...
 
 

@@ -27,6 +27,9 @@ class Nobody:
 
     def row(self, row: Any) -> None: ...
 
+    def due(self, number: int, ended: str | None) -> bool:
+        return True
+
     def save(self, moment: Any) -> None: ...
 
 

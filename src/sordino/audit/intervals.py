@@ -110,6 +110,9 @@ class _Nobody:
 
     def row(self, row: records.Row) -> None: ...
 
+    def due(self, number: int, ended: str | None) -> bool:
+        return False
+
     def save(self, moment: Snapshot) -> None: ...
 
 

@@ -405,7 +405,7 @@ class PassSimulation(Simulation[Any]):
         return [each for each in permits if each.round * passes.batches > passes.done]
 
     def unpack(self, packed: EncodedSnapshot) -> KernelSnapshot[Any]:
-        """Return the moment that was kept, once clients can carry what they carried then."""
+        """Return the moment that was kept; refuse it here where clients cannot carry its noise."""
         found = Simulation.unpack(self, packed)
         self.remember(found.memories)
         return found

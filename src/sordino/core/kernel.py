@@ -60,16 +60,7 @@ from sordino.core.effect import (
     Wake,
     Woke,
 )
-from sordino.core.world import (
-    Absence,
-    ChargeRequest,
-    Choosing,
-    Flight,
-    KernelSnapshot,
-    RunListener,
-    S,
-    World,
-)
+from sordino.core.world import Absence, ChargeRequest, Flight, KernelSnapshot, RunListener, S, World
 from sordino.privacy import Budget, Permit
 
 # Theory of operation.
@@ -249,8 +240,7 @@ class Kernel(Generic[S]):
 
     def due(self) -> bool:
         """Return whether a moment to resume from is wanted."""
-        who = self.watcher
-        return not isinstance(who, Choosing) or who.due(self.state.number, self.state.ended)
+        return self.watcher.due(self.state.number, self.state.ended)
 
     def save(self, moment: KernelSnapshot[S]) -> None:
         """Keep a moment to resume from."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import msgspec
 from numpy.typing import NDArray
@@ -72,16 +72,13 @@ class RunListener(Protocol):
     def row(self, row: Row) -> None:
         """A finished row for the log."""
 
+    def due(self, number: int, ended: str | None) -> bool:
+        """Whether a moment is wanted after so many rounds, or at the end: each takes time for all
+        sites.
+        """
+
     def save(self, moment: Any) -> None:
         """A point from which the run may be resumed."""
-
-
-@runtime_checkable
-class Choosing(Protocol):
-    """A listener that says which moments it wants: each takes time for all sites."""
-
-    def due(self, number: int, ended: str | None) -> bool:
-        """Return whether a moment is wanted after so many rounds, or at the end."""
 
 
 class Simulation(Protocol):

@@ -220,6 +220,9 @@ def test_ten_sums_of_noise_of_their_own_have_more_of_it(tmp_path: Path) -> None:
 class _Nobody:
     def row(self, row: Any) -> None: ...
 
+    def due(self, number: int, ended: str | None) -> bool:
+        return True
+
     def save(self, moment: Any) -> None: ...
 
 

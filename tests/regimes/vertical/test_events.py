@@ -141,6 +141,9 @@ class Watch:
             {key: value for key, value in plain(row).items() if not key.endswith("_seconds")}
         )
 
+    def due(self, number: int, ended: str | None) -> bool:
+        return True
+
     def save(self, moment: Any) -> None:
         self.saved.append((moment.pack(), len(self.rows)))
 
