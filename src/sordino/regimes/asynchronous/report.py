@@ -403,8 +403,11 @@ def spending(run: Run) -> Iterator[Figure]:
     few = len(pairs) <= MOST_BARS
     if not few:
         pairs.sort(reverse=True)
-    budgets, used = zip(*pairs, strict=True)
-    edges = [i - 0.5 for i in range(len(pairs) + 1)]
+    stride = math.ceil(len(pairs) / MOST_STEPS)  # of more edges, the most of each few neighbours
+    parts = [pairs[i : i + stride] for i in range(0, len(pairs), stride)]
+    budgets = [max(budget for budget, _ in part) for part in parts]
+    used = [max(spent for _, spent in part) for part in parts]
+    edges = [min(i * stride, len(pairs)) - 0.5 for i in range(len(parts) + 1)]
     limit = Series(
         kind="histogram", name="its budget", colour="ink", filled=False, x=edges, y=budgets
     )
