@@ -19,32 +19,30 @@ from sordino.training.optimizer import OPTIMIZERS, Optimizer, Sgd
 
 
 class SampledPromise(NoisyPrivacySpec):
-    """A promise kept by Poisson sampling: every example is in a batch with this probability."""
+    """A promise kept by Poisson sampling: every example is in a batch with this probability.
 
-    sampling_rate: float = Field(
-        ge=1e-12,
-        le=1,
-        description='q, the probability that an example (or a client, with unit "client") is in '
-        "a batch",
-    )
+    Attributes:
+        sampling_rate: q, the probability that an example (or a client, with unit "client") is in a
+            batch
+    """
+
+    sampling_rate: float = Field(ge=1e-12, le=1)
 
 
 class Ordered(NoisyPrivacySpec):
     """A promise that may do without secret sampling: batches come in a public order, one pass after
     another, and each pass is charged once.
+
+    Attributes:
+        sampling: how batches come about: poisson, drawn in secret, unless given; or passes, in a
+            public order, one pass over the examples (or the clients) after another
+        correlation: whether noise is correlated from step to step, so that later noise takes back a
+            part of earlier; with sampling "passes". none unless given; blt keeps two vectors for
+            each client, banded keeps b - 1
     """
 
-    sampling: Literal["poisson", "passes"] | None = Field(
-        None,
-        description="how batches come about: poisson, drawn in secret, unless given; or passes, in "
-        "a public order, one pass over the examples (or the clients) after another",
-    )
-    correlation: Literal["none", "banded", "blt"] | None = Field(
-        None,
-        description="whether noise is correlated from step to step, so that later noise takes back "
-        'a part of earlier; with sampling "passes". none unless given; blt keeps two vectors for '
-        "each client, banded keeps b - 1",
-    )
+    sampling: Literal["poisson", "passes"] | None = None
+    correlation: Literal["none", "banded", "blt"] | None = None
 
     @model_validator(mode="after")
     def _correlates_what_it_can(self) -> Ordered:
@@ -67,13 +65,14 @@ class Ordered(NoisyPrivacySpec):
 
 
 class OrderedPromise(SampledPromise, Ordered):
-    """A promise kept by Poisson sampling, or by passes of so many batches."""
+    """A promise kept by Poisson sampling, or by passes of so many batches.
 
-    batches: Annotated[int, Field(ge=1, le=10**6)] | None = Field(
-        None,
-        description='b, of a pass, with sampling "passes": batches of examples, or blocks of '
-        'clients with unit "client"; sampling_rate is 1 / b then',
-    )
+    Attributes:
+        batches: b, of a pass, with sampling "passes": batches of examples, or blocks of clients
+            with unit "client"; sampling_rate is 1 / b then
+    """
+
+    batches: Annotated[int, Field(ge=1, le=10**6)] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -105,16 +104,16 @@ class OrderedPromise(SampledPromise, Ordered):
 
 
 class OwnEpsilons(NoisyPrivacySpec):
-    """A promise to each client: its own budget and its own noise, where they differ."""
+    """A promise to each client: its own budget and its own noise, where they differ.
 
-    epsilons: tuple[Epsilon, ...] | None = Field(
-        None, description="of each client or edge, where they differ; epsilon bounds them all"
-    )
-    noise_multipliers: tuple[Annotated[float, Field(gt=0, le=1e6)], ...] | None = Field(
-        None,
-        description="sigma of each client or edge, where they have epsilons of their own; "
-        "calibrated where they are left out",
-    )
+    Attributes:
+        epsilons: of each client or edge, where they differ; epsilon bounds them all
+        noise_multipliers: sigma of each client or edge, where they have epsilons of their own;
+            calibrated where they are left out
+    """
+
+    epsilons: tuple[Epsilon, ...] | None = None
+    noise_multipliers: tuple[Annotated[float, Field(gt=0, le=1e6)], ...] | None = None
 
     @model_validator(mode="after")
     def _within(self) -> OwnEpsilons:

@@ -287,13 +287,16 @@ def _evened_out(parts: list[Indices], minimum: int) -> list[Indices]:
 
 @PARTITIONS.register
 class Shards(Partition):
-    """Few labels a client: label-sorted fragments, ``each`` of them to every client."""
+    """Few labels a client: label-sorted fragments, ``each`` of them to every client.
+
+    Attributes:
+        fragments: parts that the examples are cut into, in the order of their labels
+        each: fragments of each client
+    """
 
     kind: Literal["shards"] = "shards"
-    fragments: int = Field(
-        400, ge=1, description="parts that the examples are cut into, in the order of their labels"
-    )
-    each: int = Field(40, ge=1, description="fragments of each client")
+    fragments: int = Field(400, ge=1)
+    each: int = Field(40, ge=1)
 
     def split(
         self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None
@@ -483,11 +486,16 @@ class Slices(Division):
 
 @DIVISIONS.register
 class Regions(Division):
-    """A grid of rectangles of an image, as large as can be, by rows; with all channels."""
+    """A grid of rectangles of an image, as large as can be, by rows; with all channels.
+
+    Attributes:
+        rows: regions of an image from top to bottom
+        columns: regions of an image from left to right
+    """
 
     kind: Literal["regions"] = "regions"
-    rows: int = Field(ge=1, description="regions of an image from top to bottom")
-    columns: int = Field(ge=1, description="regions of an image from left to right")
+    rows: int = Field(ge=1)
+    columns: int = Field(ge=1)
 
     def refused(self, parties: int) -> str | None:
         return (
@@ -519,12 +527,14 @@ class Regions(Division):
 
 @DIVISIONS.register
 class Columns(Division):
-    """Features by name or number (from 0), a group for each party; the others stay unused."""
+    """Features by name or number (from 0), a group for each party; the others stay unused.
+
+    Attributes:
+        groups: the columns of each party, by name or number
+    """
 
     kind: Literal["columns"] = "columns"
-    groups: tuple[tuple[Feature, ...], ...] = Field(
-        description="the columns of each party, by name or number"
-    )
+    groups: tuple[tuple[Feature, ...], ...]
 
     @model_validator(mode="after")
     def _something_for_each(self) -> Columns:

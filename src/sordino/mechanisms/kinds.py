@@ -71,6 +71,9 @@ class Noise(Section):
 
     A subclass adds its constants as fields. ``form`` is "paper" where it is a paper's literal
     algorithm, whose :meth:`Bounded.event` then differs from what is asked for.
+
+    Attributes:
+        form: "sound", or "paper" for what a paper prints, which is not private
     """
 
     counts: ClassVar[bool] = False  # whether it can release a count beside the sum
@@ -82,9 +85,7 @@ class Noise(Section):
     )
 
     kind: str
-    form: Literal["sound", "paper"] = Field(
-        "sound", description='"sound", or "paper" for what a paper prints, which is not private'
-    )
+    form: Literal["sound", "paper"] = "sound"
 
     @property
     def learns(self) -> bool:
@@ -158,15 +159,17 @@ class GaussianNoise(Noise):
 
     ``clipping`` bounds the whole gradient, or each layer by itself (C over the root of their
     number).
+
+    Attributes:
+        form: Gaussian noise has a sound form only
+        clipping: what is clipped: the whole gradient, or each layer by itself
     """
 
     counts: ClassVar[bool] = True
 
     kind: Literal["gaussian"] = "gaussian"
-    form: Literal["sound"] = Field("sound", description="Gaussian noise has a sound form only")
-    clipping: Literal["flat", "per-layer"] = Field(
-        "flat", description="what is clipped: the whole gradient, or each layer by itself"
-    )
+    form: Literal["sound"] = "sound"
+    clipping: Literal["flat", "per-layer"] = "flat"
 
     def refused(self, unit: str, public: bool) -> str | None:
         """Layers are bounded in gradients only."""
@@ -217,30 +220,23 @@ class HaarNoise(Noise):
     with its ``discount`` on sigma: NOT private, and booked at what it is. It has W of the paper for
     its noise; ``weights = "paper"`` then says that a level is clipped to C / W, where "per-level"
     alone clips it to C.
+
+    Attributes:
+        blocks: one transform over all parameters, or one for each layer
+        weights: how clip and noise are spread over levels; "optimal" looks at data.validation,
+            "learned" at earlier noisy releases
+        exponent: of the weights: 1 for the least total noise, 0 for equal weights
+        clipping: "per-level" bounds every level of coefficients by itself; all of them together
+            unless given
+        discount: whether the paper's form has its discount on sigma
     """
 
     kind: Literal["haar"] = "haar"
-    blocks: Literal["flat", "layers"] = Field(
-        "flat", description="one transform over all parameters, or one for each layer"
-    )
-    weights: Literal["uniform", "paper", "optimal", "learned"] = Field(
-        "uniform",
-        description='how clip and noise are spread over levels; "optimal" looks at '
-        "data.validation, "
-        '"learned" at earlier noisy releases',
-    )
-    exponent: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="of the weights: 1 for the least total noise, 0 for equal weights",
-    )
-    clipping: Literal["per-level"] | None = Field(
-        None,
-        description='"per-level" bounds every level of coefficients by itself; all of them '
-        "together unless given",
-    )
-    discount: bool = Field(True, description="whether the paper's form has its discount on sigma")
+    blocks: Literal["flat", "layers"] = "flat"
+    weights: Literal["uniform", "paper", "optimal", "learned"] = "uniform"
+    exponent: float = Field(0.5, ge=0, le=1)
+    clipping: Literal["per-level"] | None = None
+    discount: bool = True
 
     @property
     def learns(self) -> bool:
@@ -326,15 +322,16 @@ class KNormNoise(Noise):
 
     ``form = "paper"`` draws its length as MAPA does: NOT private, and booked at what it is.
     ``dimension`` is the model's, filled in when the noise is calibrated.
+
+    Attributes:
+        dimension: numbers in a model; filled in when the noise is calibrated
     """
 
     simulated: ClassVar[bool] = True
     sized: ClassVar[bool] = True
 
     kind: Literal["k-norm"] = "k-norm"
-    dimension: int | None = Field(
-        None, ge=1, description="numbers in a model; filled in when the noise is calibrated"
-    )
+    dimension: int | None = Field(None, ge=1)
 
     def for_dimension(self, dimension: int) -> Self:
         """With d filled in."""

@@ -84,10 +84,14 @@ OPTIMIZERS = Registry(
 
 @OPTIMIZERS.register
 class Sgd(Optimizer):
-    """Plain steps, with momentum m in [0, 1)."""
+    """Plain steps, with momentum m in [0, 1).
+
+    Attributes:
+        momentum: m, of the local steps
+    """
 
     kind: Literal["sgd"] = "sgd"
-    momentum: float = Field(0.0, ge=0, lt=1, description="m, of the local steps")
+    momentum: float = Field(0.0, ge=0, lt=1)
 
     @property
     def gain(self) -> float:
@@ -101,10 +105,14 @@ class Sgd(Optimizer):
 
 @OPTIMIZERS.register
 class AdaGrad(Optimizer):
-    """Steps divided by the root of the sum of all squares so far."""
+    """Steps divided by the root of the sum of all squares so far.
+
+    Attributes:
+        floor: e, added to the root of the sum of squares
+    """
 
     kind: Literal["adagrad"] = "adagrad"
-    floor: float = Field(1e-10, gt=0, description="e, added to the root of the sum of squares")
+    floor: float = Field(1e-10, gt=0)
 
     def begin(self, learning_rate: float, like: Tensor) -> Steps:
         """A round's steps, from no memory."""
@@ -118,16 +126,19 @@ class Adam(Optimizer):
     """Averages of gradients and of their squares; ``debias`` takes the noise out of the squares.
 
     ``floor`` is added to the root; with ``debias`` it is the least value of the root itself.
+
+    Attributes:
+        beta1: decay of the mean of gradients
+        beta2: decay of the mean of squares
+        floor: e, below which the denominator never falls
+        debias: whether the variance of the noise is subtracted from the mean of squares
     """
 
     kind: Literal["adam"] = "adam"
-    beta1: float = Field(0.9, ge=0, lt=1, description="decay of the mean of gradients")
-    beta2: float = Field(0.999, ge=0, lt=1, description="decay of the mean of squares")
-    floor: float = Field(1e-8, gt=0, description="e, below which the denominator never falls")
-    debias: bool = Field(
-        False,
-        description="whether the variance of the noise is subtracted from the mean of squares",
-    )
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.999, ge=0, lt=1)
+    floor: float = Field(1e-8, gt=0)
+    debias: bool = False
 
     def begin(self, learning_rate: float, like: Tensor) -> Steps:
         """A round's steps, from no memory."""

@@ -52,12 +52,14 @@ Epsilon = Annotated[float, BeforeValidator(_infinite), Field(gt=0)]
 
 
 class Model(Section):
-    """A model by name, or ``package.module:factory``."""
+    """A model by name, or ``package.module:factory``.
 
-    name: Annotated[str, AfterValidator(_known_model)] = Field(
-        description="logistic, svm, mlp, cnn, cnn-small, cnn-large or cifar-cnn; or "
-        "package.module:factory, in a file beside the study or installed"
-    )
+    Attributes:
+        name: logistic, svm, mlp, cnn, cnn-small, cnn-large or cifar-cnn; or package.module:factory,
+            in a file beside the study or installed
+    """
+
+    name: Annotated[str, AfterValidator(_known_model)]
 
 
 class PrivacySpec(Section):
@@ -66,33 +68,25 @@ class PrivacySpec(Section):
     ``ledger`` is "run" for a ledger of this run alone, or a folder with a ledger of the data, which
     knows records and outlives runs. ``entropy`` is where batches and noise are drawn from: the
     study's "seed", which anybody can draw from again, or the operating "system", which protects.
+
+    Attributes:
+        unit: who is protected: see docs/concepts/units.md; "none" protects nobody
+        epsilon: the privacy budget: no run spends more; "inf" with unit "none"
+        delta: of the guarantee; below one over the number of examples
+        accountant: what prices releases: pld, rdp, rdp-classic, or one Rényi order that is fixed in
+            advance, such as rdp@8
+        ledger: "run" for a ledger of this run alone, or a folder with a ledger of the data, which
+            adds up all runs
+        entropy: where noise comes from: the study's seed, which protects nobody who knows it, or a
+            secret key of the operating system
     """
 
-    unit: str = Field(
-        description='who is protected: see docs/concepts/units.md; "none" protects nobody'
-    )
-    epsilon: Epsilon | None = Field(
-        None, description='the privacy budget: no run spends more; "inf" with unit "none"'
-    )
-    delta: float | None = Field(
-        None, gt=0, lt=1, description="of the guarantee; below one over the number of examples"
-    )
-    accountant: Annotated[str, AfterValidator(_accountant)] = Field(
-        "pld",
-        description="what prices releases: pld, rdp, rdp-classic, or one Rényi order that is fixed "
-        "in advance, such as rdp@8",
-    )
-    ledger: str = Field(
-        "run",
-        min_length=1,
-        description='"run" for a ledger of this run alone, or a folder with a ledger of the data, '
-        "which adds up all runs",
-    )
-    entropy: Literal["seed", "system"] = Field(
-        "seed",
-        description="where noise comes from: the study's seed, which protects nobody who knows it, "
-        "or a secret key of the operating system",
-    )
+    unit: str
+    epsilon: Epsilon | None = None
+    delta: float | None = Field(None, gt=0, lt=1)
+    accountant: Annotated[str, AfterValidator(_accountant)] = "pld"
+    ledger: str = Field("run", min_length=1)
+    entropy: Literal["seed", "system"] = "seed"
 
     @model_validator(mode="after")
     def _spelled_out(self) -> PrivacySpec:
@@ -113,38 +107,27 @@ class PrivacySpec(Section):
 
 
 class NoisyPrivacySpec(PrivacySpec):
-    """A promise kept by noise on sums of clipped contributions."""
+    """A promise kept by noise on sums of clipped contributions.
 
-    unit: Literal["sample", "person", "client", "none"] = Field(
-        description='who is protected: "sample", each training example; "person", each person '
-        '(data.person) with all their examples, another name for "sample" with data.person; '
-        '"client", each client with all its examples; "none", nobody'
-    )
-    clip: float = Field(
-        1.0,
-        ge=SMALLEST,
-        le=LARGEST,
-        allow_inf_nan=False,
-        description="C, the largest norm of one contribution to a sum; larger ones are scaled down "
-        "to it",
-    )
-    clip_per: Literal["row", "person"] | None = Field(
-        None,
-        description="what is clipped to C: row, the gradient of each row, unless given; or person, "
-        'with unit "person", the sum over all rows of a person: persons are drawn instead of rows, '
-        "and a person costs what one row costs, however many there are",
-    )
-    noise_multiplier: float | None = Field(
-        None,
-        le=1e6,
-        allow_inf_nan=False,
-        description="sigma, the noise on a sum in units of clip; calibrated from epsilon where it "
-        "is left out",
-    )
+    Attributes:
+        unit: who is protected: "sample", each training example; "person", each person (data.person)
+            with all their examples, another name for "sample" with data.person; "client", each
+            client with all its examples; "none", nobody
+        clip: C, the largest norm of one contribution to a sum; larger ones are scaled down to it
+        clip_per: what is clipped to C: row, the gradient of each row, unless given; or person, with
+            unit "person", the sum over all rows of a person: persons are drawn instead of rows, and
+            a person costs what one row costs, however many there are
+        noise_multiplier: sigma, the noise on a sum in units of clip; calibrated from epsilon where
+            it is left out
+        evaluation_epsilon: of data.test = 'private share': what its rows pay for all evaluations
+    """
+
+    unit: Literal["sample", "person", "client", "none"]
+    clip: float = Field(1.0, ge=SMALLEST, le=LARGEST, allow_inf_nan=False)
+    clip_per: Literal["row", "person"] | None = None
+    noise_multiplier: float | None = Field(None, le=1e6, allow_inf_nan=False)
     mechanism: Annotated[Noise, MECHANISMS] = GaussianNoise()
-    evaluation_epsilon: Epsilon | None = Field(
-        None, description="of data.test = 'private share': what its rows pay for all evaluations"
-    )
+    evaluation_epsilon: Epsilon | None = None
 
     @model_validator(mode="after")
     def _has_noise(self) -> NoisyPrivacySpec:
@@ -163,18 +146,16 @@ class NoisyPrivacySpec(PrivacySpec):
 
 
 class World(Section):
-    """The simulated world: latency, drop-out and return."""
+    """The simulated world: latency, drop-out and return.
+
+    Attributes:
+        dropout: probability that a client that took a task does not answer
+        rejoin: probability with which a client that dropped out comes back, in each round
+    """
 
     latency: Annotated[Latency, LATENCIES] = Constant()
-    dropout: float = Field(
-        0.0, ge=0, le=1, description="probability that a client that took a task does not answer"
-    )
-    rejoin: float = Field(
-        0.5,
-        gt=0,
-        le=1,
-        description="probability with which a client that dropped out comes back, in each round",
-    )
+    dropout: float = Field(0.0, ge=0, le=1)
+    rejoin: float = Field(0.5, gt=0, le=1)
 
     def away(self, rng: np.random.Generator) -> int:
         """Draw for how many rounds, from this one on, a client is away; 0 if it stays."""
@@ -186,13 +167,20 @@ class Reported(Section):
     found.
 
     ``error`` and ``accuracy`` are shares, ``seconds`` those of all clients, ``mib`` is traffic.
+
+    Attributes:
+        source: the publication, and where in it
+        error: share of wrong answers
+        accuracy: share of right answers
+        seconds: of all clients together
+        mib: traffic in MiB
     """
 
-    source: str = Field(description="the publication, and where in it")
-    error: float | None = Field(None, description="share of wrong answers")
-    accuracy: float | None = Field(None, description="share of right answers")
-    seconds: float | None = Field(None, description="of all clients together")
-    mib: float | None = Field(None, description="traffic in MiB")
+    source: str
+    error: float | None = None
+    accuracy: float | None = None
+    seconds: float | None = None
+    mib: float | None = None
 
 
 class Execution(Section):
@@ -200,24 +188,19 @@ class Execution(Section):
 
     ``evaluate_every`` counts rounds (all of them unless given) or updates (a hundredth of them);
     ``checkpoint_every`` counts what is logged.
+
+    Attributes:
+        device: what computes: auto (a GPU where there is one), cpu, cuda, cuda:1 or mps
+        threads: of the processor
+        evaluate_every: rounds, updates or events between two evaluations; every round, or a
+            hundredth of the updates or events, unless given
+        checkpoint_every: rows of the log between two checkpoints, from which a stopped run goes on
     """
 
-    device: str = Field(
-        "auto",
-        description="what computes: auto (a GPU where there is one), cpu, cuda, cuda:1 or mps",
-    )
-    threads: int = Field(1, ge=1, description="of the processor")
-    evaluate_every: int | None = Field(
-        None,
-        ge=1,
-        description="rounds, updates or events between two evaluations; every round, or a "
-        "hundredth of the updates or events, unless given",
-    )
-    checkpoint_every: int = Field(
-        10,
-        ge=1,
-        description="rows of the log between two checkpoints, from which a stopped run goes on",
-    )
+    device: str = "auto"
+    threads: int = Field(1, ge=1)
+    evaluate_every: int | None = Field(None, ge=1)
+    checkpoint_every: int = Field(10, ge=1)
 
 
 REPEATED = (
@@ -286,7 +269,14 @@ def tuned_sentence(tuned: Tuned, accountant: str) -> str:
 
 
 class Study(Section):
-    """A complete study. Each regime has a kind of its own, with the keys that it understands."""
+    """A complete study. Each regime has a kind of its own, with the keys that it understands.
+
+    Attributes:
+        name: what the study and its runs are called; method and data unless given
+        seed: what the simulation is drawn from: partition, initial weights and batches; and the
+            noise, with privacy.entropy = 'seed'
+        tuned: how constants were chosen; see `sordino tune`
+    """
 
     # keys of other regimes, and what to say here instead
     elsewhere: ClassVar[Mapping[str, str]] = {}
@@ -298,22 +288,14 @@ class Study(Section):
     # whether rounds are many and short, so that a hundredth of them has a row of the log
     streams: ClassVar[bool] = False
 
-    name: str = Field(
-        min_length=1,
-        max_length=200,
-        description="what the study and its runs are called; method and data unless given",
-    )
-    seed: int = Field(
-        0,
-        description="what the simulation is drawn from: partition, initial weights and batches; "
-        "and the noise, with privacy.entropy = 'seed'",
-    )
+    name: str = Field(min_length=1, max_length=200)
+    seed: int = 0
     data: Source
     method: Annotated[Method, METHODS]
     privacy: PrivacySpec
     execution: Execution = Execution()
     reported: Reported | None = None
-    tuned: Tuned | None = Field(None, description="how constants were chosen; see `sordino tune`")
+    tuned: Tuned | None = None
 
     @model_validator(mode="after")
     def _is_as_it_was_tuned(self) -> Study:

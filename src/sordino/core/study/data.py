@@ -33,21 +33,18 @@ def _known_data(name: str | None) -> str | None:
 
 
 class Source(Section):
-    """The source of examples."""
+    """The source of examples.
 
-    name: Annotated[str | None, AfterValidator(_known_data)] = Field(
-        None,
-        description="a known data set (`sordino data list`), or package.module:NAME; instead of "
-        "file",
-    )
-    file: Path | None = Field(
-        None,
-        description="your own data (npz, CSV, Parquet, or a folder of mapped data); a relative "
-        "path starts at the folder of the study file",
-    )
-    label: str = Field(
-        "label", description="the column of a CSV or Parquet file that holds the label"
-    )
+    Attributes:
+        name: a known data set (`sordino data list`), or package.module:NAME; instead of file
+        file: your own data (npz, CSV, Parquet, or a folder of mapped data); a relative path starts
+            at the folder of the study file
+        label: the column of a CSV or Parquet file that holds the label
+    """
+
+    name: Annotated[str | None, AfterValidator(_known_data)] = None
+    file: Path | None = None
+    label: str = "label"
 
     @property
     def published(self) -> bool:
@@ -101,35 +98,31 @@ class Table(Source):
     looks like something else is refused. ``categories``, ``ranges`` and ``missing`` are
     :class:`~sordino.data.encoding.Encoding`; "*" in the last two stands for all other numeric
     columns.
+
+    Attributes:
+        target: what labels are; classes, unless they look like something else
+        label_range: public low and high of labels that are numbers
+        categories: public values of columns that hold names or codes
+        unknown: what becomes of a value that is not listed: 'refuse', which is the default, or
+            'other', a column of its own
+        ranges: public low and high of numeric columns, which become [-1, 1]
+        missing: public constants that stand for gaps of numeric columns
+        classes: the labels that there are, in the order of their numbers; public. Left out, they
+            are read from the rows
     """
 
-    target: Target | None = Field(
-        None, description="what labels are; classes, unless they look like something else"
-    )
-    label_range: Low | None = Field(
-        None, description="public low and high of labels that are numbers"
-    )
-    categories: dict[str, tuple[str, ...]] = Field(
-        default_factory=dict, description="public values of columns that hold names or codes"
-    )
-    unknown: Unknown | None = Field(
-        None,
-        description="what becomes of a value that is not listed: 'refuse', which is the default, "
-        "or 'other', a column of its own",
-    )
+    target: Target | None = None
+    label_range: Low | None = None
+    categories: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    unknown: Unknown | None = None
     ranges: Annotated[dict[str, Low], _constants("ranges = { age = [0, 120] }")] = Field(
-        default_factory=dict,
-        description="public low and high of numeric columns, which become [-1, 1]",
+        default_factory=dict
     )
     missing: Annotated[dict[str, Finite], _constants("missing = { age = 40 }")] = Field(
-        default_factory=dict, description="public constants that stand for gaps of numeric columns"
+        default_factory=dict
     )
 
-    classes: tuple[str, ...] | None = Field(
-        None,
-        description="the labels that there are, in the order of their numbers; public. Left out, "
-        "they are read from the rows",
-    )
+    classes: tuple[str, ...] | None = None
 
     @property
     def reads_classes(self) -> bool:
@@ -260,64 +253,43 @@ class Data(Table):
     With ``person`` a share is one of the persons, each with all rows; a private one with the first.
 
     Published data sets come with a public test set, and take none of these.
+
+    Attributes:
+        test: what models are measured on, with a file of your own; nothing, unless it is said
+        test_share: share of the file's rows, with person of its persons, that are set aside; a
+            fifth by default
+        test_file: public rows, of the same form as file, that models are measured on
+        client_column: the column that says whose a row is; with partition = "column"
+        person: the column that says who a row is about: all rows of a person have one budget
+        person_rows: with person: the first so many rows of each person are trained on, all at one
+            client, and others are left out; public, and what everybody is priced at: 1 costs a
+            person no more than a row
+        person_histogram: public numbers, not from these rows: pairs of a number of rows and how
+            many persons have so many (or their share); `sordino plan --advise` weighs person_rows
+            by them
+        clients: how many clients hold the data
+        features: a fixed function of one example, whose features the model sees
+        validation: training examples set aside, before partitioning, to choose by; treated as
+            public
+        client_validation: share of each client's examples set aside to choose by; their joint
+            accuracy is treated as public
     """
 
-    test: Testing | None = Field(
-        None,
-        description="what models are measured on, with a file of your own; nothing, unless it "
-        "is said",
-    )
-    test_share: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="share of the file's rows, with person of its persons, that are set aside; a "
-        "fifth by default",
-    )
-    test_file: Path | None = Field(
-        None, description="public rows, of the same form as file, that models are measured on"
-    )
-    client_column: str | None = Field(
-        None, description='the column that says whose a row is; with partition = "column"'
-    )
-    person: str | None = Field(
-        None,
-        description="the column that says who a row is about: all rows of a person have one budget",
-    )
-    person_rows: int | None = Field(
-        None,
-        ge=1,
-        description="with person: the first so many rows of each person are trained on, all at "
-        "one client, and others are left out; public, and what everybody is priced at: 1 costs a "
-        "person no more than a row",
-    )
+    test: Testing | None = None
+    test_share: float | None = Field(None, gt=0, lt=1)
+    test_file: Path | None = None
+    client_column: str | None = None
+    person: str | None = None
+    person_rows: int | None = Field(None, ge=1)
     person_histogram: (
         tuple[tuple[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0)]], ...] | None
-    ) = Field(
-        None,
-        min_length=1,
-        description="public numbers, not from these rows: pairs of a number of rows and how many "
-        "persons have so many (or their share); `sordino plan --advise` weighs person_rows by them",
-    )
-    clients: int = Field(10, ge=1, description="how many clients hold the data")
+    ) = Field(None, min_length=1)
+    clients: int = Field(10, ge=1)
     partition: Annotated[Partition, PARTITIONS] = Iid()
-    features: Annotated[FrontEnd | None, FRONT_ENDS] = Field(
-        None, description="a fixed function of one example, whose features the model sees"
-    )
-    validation: int = Field(
-        0,
-        ge=0,
-        description="training examples set aside, before partitioning, to choose by; treated "
-        "as public",
-    )
+    features: Annotated[FrontEnd | None, FRONT_ENDS] = None
+    validation: int = Field(0, ge=0)
 
-    client_validation: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="share of each client's examples set aside to choose by; their joint accuracy "
-        "is treated as public",
-    )
+    client_validation: float = Field(0.0, ge=0, lt=1)
 
     def seen(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of what a model sees of an example of this shape.

@@ -98,11 +98,15 @@ class NoDrift(Drift):
 
 
 class Sampling(Drift):
-    """Says which class an event has; the stream's own seed addresses what is drawn."""
+    """Says which class an event has; the stream's own seed addresses what is drawn.
+
+    Attributes:
+        every: events between two changes
+    """
 
     by_class: ClassVar[bool] = True
 
-    every: int = Field(50, ge=1, description="events between two changes")
+    every: int = Field(50, ge=1)
 
     def probabilities(self, seed: int, classes: int, start: int, stop: int) -> NDArray[np.float64]:
         """Of the events ``start`` to ``stop``, (stop - start, classes); rows sum to 1."""
@@ -163,12 +167,16 @@ class GradualDrift(Sampling):
 
 @DRIFTS.register
 class SwapDrift(Drift):
-    """Two random classes change labels, after each ``every`` events."""
+    """Two random classes change labels, after each ``every`` events.
+
+    Attributes:
+        every: events between two changes
+    """
 
     relabels: ClassVar[bool] = True
 
     kind: Literal["swap"] = "swap"
-    every: int = Field(ge=1, description="events between two changes")
+    every: int = Field(ge=1)
 
     def applied(self, stream: Stream, seed: int) -> Stream:
         """The same examples with other labels."""

@@ -142,14 +142,16 @@ class Replay(Streaming):
 
 @STREAMS.register
 class Deform(Streaming):
-    """Endless deformed images; ``size`` renders them on a grid of so many pixels a side."""
+    """Endless deformed images; ``size`` renders them on a grid of so many pixels a side.
+
+    Attributes:
+        size: pixels of an image's side; as in the data set unless given
+    """
 
     invents: ClassVar[bool] = True
 
     kind: Literal["deformed"] = "deformed"
-    size: int | None = Field(
-        None, ge=4, description="pixels of an image's side; as in the data set unless given"
-    )
+    size: int | None = Field(None, ge=4)
 
     def open(self, wanted: Wanted) -> Opened:
         corpus = _corpus(wanted)

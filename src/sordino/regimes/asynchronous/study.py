@@ -23,12 +23,15 @@ class EdgePrivacy(Ordered, OwnEpsilons):
 
 
 class Updates(Section):
-    """The length of a run: ``updates`` is T, ``tasks`` the gradients to calibrate noise for."""
+    """The length of a run: ``updates`` is T, ``tasks`` the gradients to calibrate noise for.
 
-    updates: int = Field(ge=1, description="T, the most updates of the model")
-    tasks: int | None = Field(
-        None, ge=1, description="gradients of one edge that noise is calibrated for"
-    )
+    Attributes:
+        updates: T, the most updates of the model
+        tasks: gradients of one edge that noise is calibrated for
+    """
+
+    updates: int = Field(ge=1)
+    tasks: int | None = Field(None, ge=1)
 
 
 class Arrival(Section):
@@ -38,21 +41,17 @@ class Arrival(Section):
     unless given); staler ones are not applied. A gradient that is tau behind counts (1 +
     tau)^-``staleness_weight``. With a ``buffer`` of M, an update is the mean of M gradients
     (FedBuff, Nguyen et al. 2022).
+
+    Attributes:
+        staleness: tau_max, the most updates that a gradient may be behind; older ones are not
+            applied; the number of edges unless given
+        staleness_weight: a: a gradient that is tau updates behind is weighted by (1 + tau)^-a
+        buffer: gradients whose mean is one update (FedBuff)
     """
 
-    staleness: int | None = Field(
-        None,
-        ge=0,
-        description="tau_max, the most updates that a gradient may be behind; older ones are not "
-        "applied; the number of edges unless given",
-    )
-    staleness_weight: float = Field(
-        0.0,
-        ge=0,
-        allow_inf_nan=False,
-        description="a: a gradient that is tau updates behind is weighted by (1 + tau)^-a",
-    )
-    buffer: int = Field(1, ge=1, description="gradients whose mean is one update (FedBuff)")
+    staleness: int | None = Field(None, ge=0)
+    staleness_weight: float = Field(0.0, ge=0, allow_inf_nan=False)
+    buffer: int = Field(1, ge=1)
 
 
 class AsynchronousStudy(HorizontalStudy):

@@ -162,16 +162,18 @@ class ServerOptimizer(Section):
         yogi      s <- s - (1 - decay) Delta^2 sign(s - Delta^2)
 
     It is computed from releases, so it costs no privacy.
+
+    Attributes:
+        kind: how squares of changes add up
+        rate: eta of the server's step
+        decay: beta_2, of adam and yogi
+        floor: tau, added to the root of squares
     """
 
-    kind: Literal["adagrad", "adam", "yogi"] = Field(description="how squares of changes add up")
-    rate: float = Field(
-        0.01, gt=0, le=1e6, allow_inf_nan=False, description="eta of the server's step"
-    )
-    decay: float = Field(0.99, ge=0, lt=1, description="beta_2, of adam and yogi")
-    floor: float = Field(
-        1e-3, ge=1e-12, le=1e6, allow_inf_nan=False, description="tau, added to the root of squares"
-    )
+    kind: Literal["adagrad", "adam", "yogi"]
+    rate: float = Field(0.01, gt=0, le=1e6, allow_inf_nan=False)
+    decay: float = Field(0.99, ge=0, lt=1)
+    floor: float = Field(1e-3, ge=1e-12, le=1e6, allow_inf_nan=False)
 
     def squares(self, before: Vector | None, change: Vector64) -> Vector64:
         """s (d,) after a change (d,); before the first round it is floor^2."""

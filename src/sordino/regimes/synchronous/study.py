@@ -33,30 +33,22 @@ class Privacy(OrderedPromise, OwnEpsilons):
     ``epsilons`` are the clients' own, where they differ; ``epsilon`` bounds them all. Noise is
     calibrated for each (``noise_multipliers``), and a client counts in the average by one over its
     square.
+
+    Attributes:
+        clipped_fraction: whether a noisy count of clipped examples is released, within the same
+            noise multiplier
+        noise: whose noise protects: each client's (or the aggregator's) own, or parts that clients
+            share, where only their sum is opened
+        honest: H, parts of a shared sum's noise that nobody else knows; all clients unless given
+        fewest: contributions below which a shared sum is not opened; honest unless given
+        bits: of a shared sum's modulus; 32 unless given
     """
 
-    clipped_fraction: bool = Field(
-        True,
-        description="whether a noisy count of clipped examples is released, within the same noise "
-        "multiplier",
-    )
-    noise: Literal["own", "shared"] = Field(
-        "own",
-        description="whose noise protects: each client's (or the aggregator's) own, or parts that "
-        "clients share, where only their sum is opened",
-    )
-    honest: int | None = Field(
-        None,
-        ge=1,
-        description="H, parts of a shared sum's noise that nobody else knows; all clients unless "
-        "given",
-    )
-    fewest: int | None = Field(
-        None,
-        ge=1,
-        description="contributions below which a shared sum is not opened; honest unless given",
-    )
-    bits: int | None = Field(None, description="of a shared sum's modulus; 32 unless given")
+    clipped_fraction: bool = True
+    noise: Literal["own", "shared"] = "own"
+    honest: int | None = Field(None, ge=1)
+    fewest: int | None = Field(None, ge=1)
+    bits: int | None = None
 
     # absent from the digest that noise comes from, where they are left out
     @model_validator(mode="after")
@@ -103,15 +95,15 @@ class Budget(Section):
     ``rounds`` is R_s. ``steps`` is the R_c that noise is calibrated for where an adaptive
     method leaves noise_multiplier out; twice the rounds unless given. Where noise_multiplier is
     given, epsilon alone says how many steps there are, and a plan warns if they are more.
+
+    Attributes:
+        rounds: R_s, the most rounds
+        steps: R_c, the local steps that noise is calibrated for, where a method chooses their
+            number; twice the rounds unless given
     """
 
-    rounds: int = Field(ge=1, le=10**7, description="R_s, the most rounds")
-    steps: int | None = Field(
-        None,
-        ge=1,
-        description="R_c, the local steps that noise is calibrated for, where a method chooses "
-        "their number; twice the rounds unless given",
-    )
+    rounds: int = Field(ge=1, le=10**7)
+    steps: int | None = Field(None, ge=1)
 
     def ignored(self, affordable_steps: int | None) -> tuple[str, ...]:
         """A warning where ``steps`` was given and does not bound the run.
@@ -131,17 +123,16 @@ class Budget(Section):
 
 
 class Participation(Section):
-    """Participation in a round, and the time that the server waits (virtual seconds)."""
+    """Participation in a round, and the time that the server waits (virtual seconds).
 
-    cohort: int | None = Field(
-        None, ge=1, description="clients drawn for each round; all of them unless given"
-    )
-    deadline: float | None = Field(
-        None,
-        gt=0,
-        description="virtual seconds that the server waits for answers; it waits for all of "
-        "them unless given",
-    )
+    Attributes:
+        cohort: clients drawn for each round; all of them unless given
+        deadline: virtual seconds that the server waits for answers; it waits for all of them unless
+            given
+    """
+
+    cohort: int | None = Field(None, ge=1)
+    deadline: float | None = Field(None, gt=0)
 
 
 class SynchronousStudy(HorizontalStudy):

@@ -82,10 +82,14 @@ class Full(Activation):
 
 @ACTIVATIONS.register
 class Random(Activation):
-    """Each party is active with probability p, by itself."""
+    """Each party is active with probability p, by itself.
+
+    Attributes:
+        p: probability that a party is active in an event
+    """
 
     kind: Literal["random"] = "random"
-    p: float = Field(0.5, ge=0, le=1, description="probability that a party is active in an event")
+    p: float = Field(0.5, ge=0, le=1)
 
     def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
         """Return the active parties (n, M)."""
@@ -99,26 +103,18 @@ class Threshold(Activation):
     Gamma is in units of the features as they come. With ``mean`` and ``deviation``, public
     constants of one feature, it is in units of standardised features: what is compared with it is
     (mean of the features - mean) / deviation.
+
+    Attributes:
+        threshold: Gamma: a party is active where the mean of its features is above it
+        mean: of a feature, a public constant: threshold counts from there; left out, 0
+        deviation: of a feature, a public constant: threshold counts in such units; left out, 1
     """
 
     looks: ClassVar[bool] = True
     kind: Literal["event"] = "event"
-    threshold: float = Field(
-        0.0,
-        ge=-math.inf,
-        description="Gamma: a party is active where the mean of its features is above it",
-    )  # which NaN is not
-    mean: float | None = Field(
-        None,
-        allow_inf_nan=False,
-        description="of a feature, a public constant: threshold counts from there; left out, 0",
-    )
-    deviation: float | None = Field(
-        None,
-        gt=0,
-        allow_inf_nan=False,
-        description="of a feature, a public constant: threshold counts in such units; left out, 1",
-    )
+    threshold: float = Field(0.0, ge=-math.inf)  # which NaN is not
+    mean: float | None = Field(None, allow_inf_nan=False)
+    deviation: float | None = Field(None, gt=0, allow_inf_nan=False)
 
     def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
         """Return the active parties (n, M)."""
@@ -129,10 +125,14 @@ class Threshold(Activation):
 
 @ACTIVATIONS.register
 class Count(Activation):
-    """k parties, drawn anew for every event."""
+    """k parties, drawn anew for every event.
+
+    Attributes:
+        k: how many parties are active in an event
+    """
 
     kind: Literal["count"] = "count"
-    k: int = Field(1, ge=0, description="how many parties are active in an event")
+    k: int = Field(1, ge=0)
 
     def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
         """Return the active parties (n, M)."""

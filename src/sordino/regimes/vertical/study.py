@@ -32,28 +32,22 @@ class VerticalData(Source):
     ``entity`` is the column that says whose a row is; without one every row is an entity of its own
     (a data set that is replayed knows its rows). ``classes`` are the labels of a file, known to
     all. ``scale`` divides every feature, a public constant.
+
+    Attributes:
+        parties: how many parties hold features
+        entity: the column that says whose a row is; without it every row is an entity of its own
+        classes: the labels that there are, in the order of their numbers; public, and needed for a
+            file that is read as a stream
+        scale: public constant that every feature is divided by
     """
 
-    parties: int = Field(4, ge=1, description="how many parties hold features")
+    parties: int = Field(4, ge=1)
     parts: Annotated[Division, DIVISIONS] = Slices()
     stream: Annotated[Streaming, STREAMS] = Replay()
     drift: Annotated[Drift, DRIFTS] = NoDrift()
-    entity: str | None = Field(
-        None,
-        description="the column that says whose a row is; without it every row is an entity of "
-        "its own",
-    )
-    classes: tuple[str, ...] | None = Field(
-        None,
-        description="the labels that there are, in the order of their numbers; public, and needed "
-        "for a file that is read as a stream",
-    )
-    scale: float = Field(
-        1.0,
-        gt=0,
-        allow_inf_nan=False,
-        description="public constant that every feature is divided by",
-    )
+    entity: str | None = None
+    classes: tuple[str, ...] | None = None
+    scale: float = Field(1.0, gt=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _fits_together(self) -> VerticalData:
@@ -115,21 +109,21 @@ class SplitModel(Section):
     adds the scores up. ``party`` and ``server`` name functions of your own,
     ``package.module:factory``: party(features, embedding) and server(embeddings, classes), each
     giving a torch module.
+
+    Attributes:
+        name: mlp, physics (for SUSY and HIGGS), linear (convex), or own: party and server name your
+            functions
+        embedding: numbers that a party sends for an entity
+        hidden: width of the hidden layer at the server
+        party: package.module:factory of a party's part; with name "own"
+        server: package.module:factory of the server's part; with name "own"
     """
 
-    name: Literal["mlp", "physics", "linear", "own"] = Field(
-        "mlp",
-        description="mlp, physics (for SUSY and HIGGS), linear (convex), or own: party and "
-        "server name your functions",
-    )
-    embedding: int = Field(64, ge=1, description="numbers that a party sends for an entity")
-    hidden: int = Field(256, ge=1, description="width of the hidden layer at the server")
-    party: str | None = Field(
-        None, description='package.module:factory of a party\'s part; with name "own"'
-    )
-    server: str | None = Field(
-        None, description='package.module:factory of the server\'s part; with name "own"'
-    )
+    name: Literal["mlp", "physics", "linear", "own"] = "mlp"
+    embedding: int = Field(64, ge=1)
+    hidden: int = Field(256, ge=1)
+    party: str | None = None
+    server: str | None = None
 
     def party_widths(self, features: int, classes: int) -> tuple[int, ...]:
         """Return the widths of a party's linear layers, its features first; of a named network."""
@@ -159,21 +153,14 @@ class Release(Section):
     """Gaussian noise on one bounded vector: the bound C, and the noise in units of 2 C.
 
     Without ``noise_multiplier`` it is calibrated from epsilon.
+
+    Attributes:
+        clip: C, the largest norm of the vector
+        noise_multiplier: noise in units of 2 C; calibrated from epsilon where it is left out
     """
 
-    clip: float = Field(
-        1.0,
-        ge=SMALLEST,
-        le=LARGEST,
-        allow_inf_nan=False,
-        description="C, the largest norm of the vector",
-    )
-    noise_multiplier: float | None = Field(
-        None,
-        gt=0,
-        allow_inf_nan=False,
-        description="noise in units of 2 C; calibrated from epsilon where it is left out",
-    )
+    clip: float = Field(1.0, ge=SMALLEST, le=LARGEST, allow_inf_nan=False)
+    noise_multiplier: float | None = Field(None, gt=0, allow_inf_nan=False)
 
 
 class VerticalPrivacy(PrivacySpec):
@@ -186,31 +173,25 @@ class VerticalPrivacy(PrivacySpec):
     "entity"). ``appearances`` is how many events one entity may take part in; events beyond are not
     used (of unit "label", where every event costs: without ``memoised``). ``memoised``: an entity's
     label never changes, so its noisy label is drawn once and used in every event.
+
+    Attributes:
+        unit: who is protected: "label", the label of each entity; "entity", its label and its
+            features at every party; "none", nobody
+        label_epsilon: what the label may cost of epsilon; all of it, or a quarter with unit
+            "entity"
+        memoised: whether an entity's noisy label is drawn once and used in every event: labels
+            never change then
+        appearances: events that one entity may take part in; later ones are not used
+        updates: what a party learns from: "raw" features (not protected), "noisy" gradients, or
+            nothing ("frozen")
     """
 
-    unit: Literal["entity", "label", "none"] = Field(
-        description='who is protected: "label", the label of each entity; "entity", its label '
-        'and its features at every party; "none", nobody'
-    )
-    label_epsilon: Epsilon | None = Field(
-        None,
-        description="what the label may cost of epsilon; all of it, or a quarter with unit "
-        '"entity"',
-    )
-    memoised: bool = Field(
-        True,
-        description="whether an entity's noisy label is drawn once and used in every event: labels "
-        "never change then",
-    )
-    appearances: int = Field(
-        1, ge=1, description="events that one entity may take part in; later ones are not used"
-    )
+    unit: Literal["entity", "label", "none"]
+    label_epsilon: Epsilon | None = None
+    memoised: bool = True
+    appearances: int = Field(1, ge=1)
     embedding: Release | None = None
-    updates: Literal["raw", "noisy", "frozen"] = Field(
-        "raw",
-        description='what a party learns from: "raw" features (not protected), "noisy" '
-        'gradients, or nothing ("frozen")',
-    )
+    updates: Literal["raw", "noisy", "frozen"] = "raw"
     update: Release = Release()
 
     @model_validator(mode="after")
@@ -248,32 +229,38 @@ class VerticalPrivacy(PrivacySpec):
 
 
 class Events(Section):
-    """The number of events."""
+    """The number of events.
 
-    events: int = Field(ge=1, description="how many events there are")
+    Attributes:
+        events: how many events there are
+    """
+
+    events: int = Field(ge=1)
 
 
 class Missing(Section):
-    """The stand-in for a passive party's answer: its last, zeros, or nothing (skip the event)."""
+    """The stand-in for a passive party's answer: its last, zeros, or nothing (skip the event).
 
-    dropout: float = Field(
-        0.0, ge=0, lt=1, description="probability that a passive party does not answer in time"
-    )
-    missing: Literal["last", "zeros", "skip"] = Field(
-        "last",
-        description="what takes the place of a missing answer: the party's last one, zeros, or the "
-        "event is skipped",
-    )
-    precision: Literal[16, 32] = Field(32, description="bits of a number that is sent")
+    Attributes:
+        dropout: probability that a passive party does not answer in time
+        missing: what takes the place of a missing answer: the party's last one, zeros, or the event
+            is skipped
+        precision: bits of a number that is sent
+    """
+
+    dropout: float = Field(0.0, ge=0, lt=1)
+    missing: Literal["last", "zeros", "skip"] = "last"
+    precision: Literal[16, 32] = 32
 
 
 class EventExecution(Execution):
-    """``path`` "messages" hands every message over by itself; results are the same to rounding."""
+    """``path`` "messages" hands every message over by itself; results are the same to rounding.
 
-    path: Literal["auto", "messages"] = Field(
-        "auto",
-        description='"messages" sends every message by itself; results are the same up to rounding',
-    )
+    Attributes:
+        path: "messages" sends every message by itself; results are the same up to rounding
+    """
+
+    path: Literal["auto", "messages"] = "auto"
 
 
 class VerticalStudy(Study):

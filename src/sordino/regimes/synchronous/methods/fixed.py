@@ -81,9 +81,13 @@ from sordino.training.beside import Wants
 
 
 class Fixed(SynchronousMethod):
-    """A method with one tau for all rounds."""
+    """A method with one tau for all rounds.
 
-    tau: int = Field(1, ge=1, description="local steps in every round")
+    Attributes:
+        tau: local steps in every round
+    """
+
+    tau: int = Field(1, ge=1)
 
     @property
     def fixed_tau(self) -> int:
@@ -96,14 +100,15 @@ class Fixed(SynchronousMethod):
 
 
 class Clipped(Fixed):
-    """Gradients of single examples are clipped, to privacy.clip or to their public median."""
+    """Gradients of single examples are clipped, to privacy.clip or to their public median.
 
-    clipping: Literal["fixed", "proxy"] | None = Field(
-        None,
-        description='"proxy" clips to the median norm of gradients of public examples '
-        "(data.validation) at the first model, in the mechanism's own norm, as Ranaweera et al. "
-        "2024 do; privacy.clip unless given",
-    )
+    Attributes:
+        clipping: "proxy" clips to the median norm of gradients of public examples (data.validation)
+            at the first model, in the mechanism's own norm, as Ranaweera et al. 2024 do;
+            privacy.clip unless given
+    """
+
+    clipping: Literal["fixed", "proxy"] | None = None
 
 
 @register
