@@ -87,7 +87,7 @@ def headlines(entries: Sequence[EntryOf], paper: str = "") -> list[tuple[str, ..
             printed(claim),
             _data(claim),
             claim.length or "-",
-            claim.why or "-",
+            remark(claim),
         )
         for name in TITLES
         for said in entries
@@ -114,7 +114,7 @@ def claims(paper: str, entries: Sequence[EntryOf]) -> str:
             _verdict(claim, "sound"),
             printed(claim),
             _data(claim),
-            f"counted in {claim.repeats}" if claim.repeats else claim.why or "-",
+            f"counted in {claim.repeats}" if claim.repeats else remark(claim),
         ]
         for said in entries
         for claim in said.claims
@@ -180,6 +180,22 @@ def printed(claim: ClaimOf) -> str:
     if tables.size(*low) == tables.size(*high):
         return tables.size(*low)
     return f"{tables.size(*low, bare=True)} to {tables.size(*high)}"
+
+
+def remark(claim: ClaimOf) -> str:
+    """What explains a verdict; where nothing can be told, how many seeds it would take."""
+    told = [claim.why] if claim.why else []
+    open_ = [form for form in claim.forms if form.said == "cannot be told" == claim.verdict]
+    for each in filter(None, dict.fromkeys(form.decisive for form in open_)):
+        if each.unit == "%" or each.said != "cannot be told":
+            continue
+        seeds = (
+            "No number of seeds would tell"
+            if each.needed is None
+            else (f"At this mean and spread it takes about {each.needed} seeds to tell")
+        )
+        told.append(f"{seeds} ({each.what}; {each.count} were run).")
+    return " ".join(told) or "-"
 
 
 def counted(claims: Sequence[ClaimOf]) -> str:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
+from scipy.stats import norm, t  # type: ignore[import-untyped]
 
 from sordino.extend.runs import CONFIDENCE, at_least, at_most, student
 from sordino_papers.cells import Grid, Place
@@ -177,6 +178,24 @@ class Comparison(msgspec.Struct, frozen=True):
         ends = [] if self.above is None else [self.mean - self.above]
         ends += [] if self.below is None else [self.below - self.mean]
         return min(ends, default=0.0) / (self.high - self.low + 1e-12)
+
+    @property
+    def needed(self) -> int | None:
+        """About how many seeds would tell, if mean and deviation stay as they are; None where no
+        number of them would.
+        """
+        ends = [end for end in (self.above, self.below) if end is not None]
+        if self.count < 2 or self.mean is None or self.low is None or self.high is None:
+            return None
+        distance = min((abs(self.mean - end) for end in ends), default=0.0)
+        tail = (1 + (EQUIVALENT if len(ends) == 2 else CONFIDENCE)) / 2
+        half = (self.high - self.low) / 2
+        deviation = half * self.count**0.5 / float(t.ppf(tail, self.count - 1))
+        if not distance or not deviation:
+            return None
+        # Student's quantile is about the normal one, z, times 1 + (z^2 + 1) / 4n
+        z = float(norm.ppf(tail))
+        return math.ceil((z * deviation / distance) ** 2 + z * z / 2)
 
 
 class Judged(msgspec.Struct, frozen=True):

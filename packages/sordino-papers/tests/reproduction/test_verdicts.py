@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats  # type: ignore[import-untyped]
 
 from sordino_papers.cells import Place
 from sordino_papers.checks import CHECKS
@@ -162,6 +163,23 @@ def test_equivalence_is_wrongly_told_in_five_of_a_hundred_cases_at_most() -> Non
     error = (0.05 * 0.95 / 2000) ** 0.5
     assert abs(wrong - 0.05) < 4 * error
     assert shares(generator, 0.0, asked, 5) > 0.9
+
+
+@pytest.mark.parametrize("asked", [Asked(low=0.0), Asked(-0.02, 0.5, closed=True)])
+def test_so_many_seeds_would_tell(asked: Asked) -> None:
+    values = [0.1, 0.3, -0.1, 0.02]
+    found = Comparison.of(Pair("a minus b", values, asked), 1)
+    middle, deviation = float(np.mean(values)), float(np.std(values, ddof=1))
+    distance = min(abs(middle - end) for end in asked[:2] if np.isfinite(end))
+    tail = 0.95 if asked.closed else 0.975
+    enough = next(
+        n for n in range(2, 1000) if scipy.stats.t.ppf(tail, n - 1) * deviation / n**0.5 < distance
+    )
+    assert found.said == "cannot be told"
+    assert found.needed is not None
+    assert abs(found.needed - enough) <= 1
+    tied = Comparison.of(Pair("a minus b", [0.0, 0.0, 0.0], Asked(low=0.0)), 1).untied
+    assert (tied.said, tied.needed) == ("cannot be told", None)
 
 
 def test_a_peak_is_not_found_in_noise() -> None:
