@@ -164,9 +164,8 @@ name = "MAPA on digits"
 seed = 0                        # of the simulation; in a simulation the noise also comes from it
 
 [data]
-name = "digits"                 # digits, breast-cancer, diabetes (always there), mnist,
-                                # fashion-mnist, cifar10, usps
-                                # or: file = "mine.csv"
+name = "digits"                 # digits, breast-cancer, diabetes (always there), or what
+                                # `sordino data list` names, or: file = "mine.csv"
 # test = "none"                 # of a file: none | file | public share | private share (measured
                                 # with noise, at a price)
 clients = 5                     # the edges

@@ -380,8 +380,8 @@ name = "DLR on a stream of digits"
 seed = 0                        # of the simulation
 
 [data]
-name = "digits"                 # digits (always there), fashion-mnist, mnist, cifar10, usps, susy
-                                # higgs, or: file = "mine.csv"
+name = "digits"                 # digits (always there), or what `sordino data list` names,
+                                # or: file = "mine.csv"
 parties = 4                     # they hold different features of the same entities
 parts = "slices"                # slices | { kind = "regions", rows = 2, columns = 2 }
                                 # | { kind = "columns", groups = [["age"], ["dose"]] }
