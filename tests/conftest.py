@@ -5,11 +5,28 @@ CI; what is compiled for one test is there for those that need the same.
 import gc
 import os
 import re
+import shutil
+import sys
 import tempfile
 from typing import Any
 
 import pytest
 from hypothesis import settings
+
+gc.disable()  # until all is collected: to look through what only grows takes a quarter of that time
+
+# processes that tests start by the hundred would each compile all sources once more
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+MEMORY = "/dev/shm"  # a ledger waits for its disk at each charge, and tests make ten thousands
+if (
+    "TMPDIR" not in os.environ
+    and os.access(MEMORY, os.W_OK)
+    and shutil.disk_usage(MEMORY).free > 4 << 30
+):
+    _FILES = tempfile.TemporaryDirectory(prefix="sordino-", dir=MEMORY, ignore_cleanup_errors=True)
+    os.environ["TMPDIR"], tempfile.tempdir = _FILES.name, None
 
 # the user's own key of fingerprints is not for tests; processes that they start inherit this one
 _KEYS = tempfile.TemporaryDirectory(prefix="sordino-key-")
@@ -61,6 +78,7 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
