@@ -66,9 +66,8 @@ import struct
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -79,16 +78,15 @@ from sordino.data.dataset import Labels
 
 AGAIN = "The file is damaged or incomplete: get it again"
 
-_PIECE = 1 << 16
-_STEP = 1 << 18
+_PIECE = 1 << 18
 _GZIP = b"\x1f\x8b"
 _BZIP2 = b"BZh"
 _GZIP_EXPANDS = 1_100
 _BZIP2_EXPANDS = 25_000
 
 
-class Source:
-    """A data file read once, from front to back."""
+class Source(io.RawIOBase):
+    """A data file read once, from front to back; what is compressed is expanded."""
 
     def __init__(self, path: Path, *, whole: bool = False) -> None:
         """Look at the file's first bytes.
@@ -97,26 +95,50 @@ class Source:
             whole: whether its content is to be held in memory, and hence must not expand without
                 limit.
         """
-        self.path, self._expands, self._rest, self._at = path, 1, b"", 0
-        with self._readable():
-            self._size = path.stat().st_size
-            with open_plain(path) as file:
-                head = file.read(4)
+        self.path, self._given = path, 0
+        try:
+            self._file = open_plain(path)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+        self._size = path.stat().st_size
         self._most = allowed(self._size) if whole else None
+        head = self._file.peek(len(_BZIP2))
+        self._content: io.BufferedIOBase = self._file
+        self._kind, self._expands = "", 1
         if head.startswith(_GZIP):
-            self._expands = _GZIP_EXPANDS
-            self._pieces = self._expanded(lambda file: gzip.GzipFile(fileobj=file), "gzip")
+            self._content = gzip.GzipFile(fileobj=self._file)
+            self._kind, self._expands = "gzip", _GZIP_EXPANDS
         elif head.startswith(_BZIP2):
-            self._expands = _BZIP2_EXPANDS
-            self._pieces = self._expanded(bz2.BZ2File, "bzip2")
-        else:
-            self._pieces = self._stored()
+            self._content = bz2.BZ2File(self._file)
+            self._kind, self._expands = "bzip2", _BZIP2_EXPANDS
 
-    def read(self, size: int) -> bytes:
-        """Up to ``size`` bytes; fewer only at the end of the file."""
-        out = bytearray(size)
-        filled = self._into(memoryview(out))
-        return bytes(out[:filled])
+    def readable(self) -> bool:
+        """Return True, which readers above it ask."""
+        return True
+
+    def readinto(self, out: Any, /) -> int:
+        """Fill ``out`` as far as the next bytes go; 0 at the end of the file."""
+        try:
+            count = self._content.readinto(out)
+        except EOFError as error:
+            raise self.damaged(
+                f"expected a complete {self._kind} stream", "it breaks off before its end mark"
+            ) from error
+        except (zlib.error, OSError, ValueError) as error:
+            what, how = (
+                ("a file", "reading") if not self._kind else (f"a {self._kind} stream", "expanding")
+            )
+            raise self.damaged(f"expected {what}", f"{how} it failed ({error})") from error
+        if self._most is not None and self._kind and self._given + count > self._most:
+            what = "it expands to more than"
+            raise DataError(too_large(self.path, what, self._given, self._most))
+        self._given += count
+        return count
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
 
     def exactly(self, size: int, what: str) -> bytes:
         """``size`` bytes of ``what``, or a DataError that counts what there is."""
@@ -126,7 +148,9 @@ class Source:
 
     def fill(self, out: memoryview, what: str) -> None:
         """Fill ``out`` (bytes) with ``what``, or say how many bytes were found."""
-        filled = self._into(out)
+        filled = 0
+        while filled < len(out) and (more := self.readinto(out[filled:])):
+            filled += more
         if filled < len(out):
             raise self.damaged(
                 f"expected {len(out)} bytes of {what}", f"the file ends after {filled} of them"
@@ -140,7 +164,7 @@ class Source:
     def whole(self) -> bytes:
         """Everything that is left, if it is not too much."""
         self._most = allowed(self._size)
-        return b"".join([self._rest[self._at :], *self._pieces])
+        return b"".join(iter(lambda: self.read(_PIECE), b""))
 
     def check_room(self, size: int, what: str) -> None:
         """Refuse a header that announces more than the file can possibly hold."""
@@ -153,52 +177,6 @@ class Source:
     def damaged(self, expected: str, found: str) -> DataError:
         """The one form in which a damaged file is reported."""
         return DataError(f"{self.path}: {expected}, but {found}. {AGAIN}")
-
-    def _into(self, out: memoryview) -> int:
-        filled = 0
-        while filled < len(out):
-            if self._at == len(self._rest):
-                self._rest, self._at = next(self._pieces, b""), 0
-                if not self._rest:
-                    break
-            take = min(len(out) - filled, len(self._rest) - self._at)
-            out[filled : filled + take] = self._rest[self._at : self._at + take]
-            filled += take
-            self._at += take
-        return filled
-
-    @contextmanager
-    def _readable(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise DataError(f"{self.path}: cannot be read ({error.strerror})") from error
-
-    def _stored(self) -> Iterator[bytes]:
-        with self._readable(), open_plain(self.path) as file:
-            while piece := file.read(_PIECE):
-                yield piece
-
-    def _expanded(
-        self, opened: Callable[[IO[bytes]], io.BufferedIOBase], kind: str
-    ) -> Iterator[bytes]:
-        try:
-            with open_plain(self.path) as file, opened(file) as content:
-                given = 0
-                while plain := content.read(_STEP):
-                    if self._most is not None and given + len(plain) > self._most:
-                        what = "it expands to more than"
-                        raise DataError(too_large(self.path, what, given, self._most))
-                    given += len(plain)
-                    yield plain
-        except EOFError as error:
-            raise self.damaged(
-                f"expected a complete {kind} stream", "it breaks off before its end mark"
-            ) from error
-        except (zlib.error, OSError, ValueError) as error:
-            raise self.damaged(
-                f"expected a {kind} stream", f"expanding it failed ({error})"
-            ) from error
 
 
 _UNSIGNED_BYTE = 0x0800
@@ -362,7 +340,7 @@ def _members(path: Path, names: tuple[str, ...], records: int) -> Iterator[tuple
     # Names of the images and the dictionary around them make the python form a little larger.
     most = records * (_CIFAR_PIXELS + 1) * 2 + 65_536
     try:
-        with tarfile.open(fileobj=source, mode="r|") as archive:  # type: ignore[call-overload]
+        with tarfile.open(fileobj=source, mode="r|") as archive:
             for member in archive:
                 name = member.name.rsplit("/", 1)[-1]
                 if name not in names or not member.isreg():

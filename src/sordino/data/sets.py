@@ -198,7 +198,9 @@ def _digest(path: Path, kind: str, size: int = 0) -> str:
 def _digested(path: Path, kind: str, size: int, stamp: tuple[int, ...]) -> str:
     """As :func:`_digest`; a file with another ``stamp`` is another file."""
     if size:
-        return hashlib.new(kind, Source(path).read(size), usedforsecurity=False).hexdigest()
+        return hashlib.new(
+            kind, Source(path).exactly(size, "its beginning"), usedforsecurity=False
+        ).hexdigest()
     with path.open("rb") as file:
         return hashlib.file_digest(
             file, lambda: hashlib.new(kind, usedforsecurity=False)

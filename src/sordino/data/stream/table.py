@@ -29,6 +29,7 @@ name however it is written, so that 12 in a CSV file and in a Parquet file are t
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -330,9 +331,8 @@ class Parquet(TableStream):
 
 
 STRETCH = 1 << 18  # bytes
-MOST_STRETCH = 1 << 26  # bytes of some rows
-MOST_LINE = 1 << 24  # bytes of a row
-TEXT_ROWS = 1000
+MOST_LINE = 1 << 24  # characters of a row
+TEXT_ROWS, MOST_CELLS = 1000, 1 << 21  # that are read at once
 
 _TRUTH = {"true": 1.0, "false": 0.0}
 
@@ -344,9 +344,11 @@ class Text(TableStream):
     """
 
     def _open(self) -> None:
-        # bytes so far, and before the row at hand, which has several lines where a cell has
-        self._given = self._before = 0
-        self._reader = csv.reader(self._lines(Source(self.path)), strict=True)
+        content = io.BufferedReader(Source(self.path), STRETCH)
+        # bytes that are no UTF-8 keep their difference
+        text = io.TextIOWrapper(content, "utf-8-sig", "surrogateescape", newline="")
+        self._held = 0  # characters of the row at hand, which has several lines where a cell has
+        self._reader = csv.reader(self._lines(text), strict=True)
         self._has(self._header() if self.header is None else self.header)
         self._places = [self._columns.index(name) for name in self._features]
 
@@ -354,7 +356,8 @@ class Text(TableStream):
         return sum(1 for _ in islice(self._left(), rows))
 
     def _next(self) -> Piece:
-        rows, width = self._stretch(), len(self._columns)
+        width = len(self._columns)
+        rows = list(islice(self._left(), max(1, min(TEXT_ROWS, MOST_CELLS // width))))
         for at, row in enumerate(rows):
             if len(row) != width:
                 expected = f"{width} ({self._columns[0]}, ..., {self._columns[-1]})"
@@ -366,20 +369,11 @@ class Text(TableStream):
         x = single(np.array(values, np.float64)).reshape(len(rows), len(self._places))
         return self._made(x, lambda name: [row[self._columns.index(name)] for row in rows])
 
-    def _stretch(self) -> list[list[str]]:
-        """Some rows: fewer where they are long."""
-        rows, start = list[list[str]](), self._given
-        for row in self._left():
-            rows.append(row)
-            if len(rows) == TEXT_ROWS or self._given - start > MOST_STRETCH:
-                break
-        return rows
-
     def _left(self) -> Iterator[list[str]]:
         """Yield the rows that are left, without empty lines."""
         try:
             for row in self._reader:
-                self._before = self._given
+                self._held = 0
                 if row:
                     yield row
         except csv.Error as error:
@@ -425,27 +419,12 @@ class Text(TableStream):
             )
         return tuple(name.strip() for name in names)
 
-    def _lines(self, source: Source) -> Iterator[str]:
-        """Lines with their ends; bytes that are no UTF-8 keep their difference."""
-        rest = b""
-        while more := source.read(STRETCH):
-            *lines, rest = (rest + more).split(b"\n")
-            self._refuse_long(len(rest))
-            for line in lines:
-                yield self._text(line + b"\n")
-        if rest:
-            yield self._text(rest)
-
-    def _text(self, line: bytes) -> str:
-        if not self._given:
-            line = line.removeprefix(b"\xef\xbb\xbf")
-        self._given += len(line)
-        self._refuse_long(self._given - self._before)
-        return line.decode("utf-8", "surrogateescape")
-
-    def _refuse_long(self, size: int) -> None:
-        if size > MOST_LINE:
-            raise DataError(
-                f"{self.path}: a row has more than {MOST_LINE:,} bytes; is it a CSV "
-                "file, and is every quote closed?"
-            )
+    def _lines(self, text: io.TextIOWrapper) -> Iterator[str]:
+        while line := text.readline(MOST_LINE):
+            self._held += len(line)
+            if self._held > MOST_LINE:
+                raise DataError(
+                    f"{self.path}: a row has more than {MOST_LINE:,} characters; is it a CSV "
+                    "file, and is every quote closed?"
+                )
+            yield line
