@@ -195,9 +195,9 @@ def test_what_numpy_would_not_write_is_refused(tmp_path: Path) -> None:
             DataError, match=r"x\.npy is compressed in a way that NumPy does not write"
         ):
             load("x", file=npz(tmp_path / "x.npz", good, method))
-    with pytest.raises(DataError, match="announces 128 bytes, and 64 follow"):
+    with pytest.raises(DataError, match="announces another size than it has"):
         load("x", file=npz(tmp_path / "x.npz", header((4, 4), "<f8") + bytes(64)))
-    with pytest.raises(DataError, match="announces 64 bytes, and 65 follow"):
+    with pytest.raises(DataError, match="announces another size than it has"):
         load("x", file=npz(tmp_path / "x.npz", good + b"1"))
     assert load("x", file=npz(tmp_path / "x.npz", good)).train.x.shape[1] == 2
 

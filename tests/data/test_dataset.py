@@ -45,7 +45,8 @@ def test_what_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> 
 
 def test_a_corpus_is_of_one_kind() -> None:
     with pytest.raises(
-        DataError, match=r"training examples have shape \(1, 2, 2\), test examples \(4,\)"
+        DataError,
+        match=r"training examples are \w+ of shape \(1, 2, 2\), test examples \w+ of shape \(4,\)",
     ):
         Corpus(small(), small(x=np.zeros((6, 4), np.uint8)))
     with pytest.raises(DataError, match="do not have the same classes"):

@@ -52,7 +52,7 @@ def path(tmp_path: Path) -> Path:
     return place
 
 
-@pytest.mark.parametrize("stop", ["publish", "durable"])
+@pytest.mark.parametrize("stop", ["storage.durable", "ledger.publish"])
 def test_interrupted_making_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: str
 ) -> None:
@@ -60,7 +60,7 @@ def test_interrupted_making_leaves_no_file(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage, stop, interrupt)
+        patch.setattr(f"sordino.privacy.{stop}", interrupt)
         with pytest.raises(KeyboardInterrupt):
             Ledger.create(tmp_path / "l.sqlite", UNITS)
     assert list(tmp_path.iterdir()) == []

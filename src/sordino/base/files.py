@@ -213,6 +213,24 @@ def fresh_below(folder: Path, *names: str, mode: int = 0o666) -> Iterator[Binary
             raise
 
 
+def publish(fresh: Path, path: Path) -> None:
+    """Give a finished file its name, durably, and never over another.
+
+    Raises:
+        FileExistsError: if something has the name.
+    """
+    try:
+        os.link(fresh, path)
+    except FileExistsError:
+        raise
+    except OSError as error:  # a file system without hard links
+        if path.exists():
+            raise FileExistsError from error
+        fresh.rename(path)
+    with _folder(path.parent.resolve()) as folder:
+        os.fsync(folder)
+
+
 def open_plain(path: Path) -> BufferedReader:
     """A plain file of the user's own, for reading.
 

@@ -23,13 +23,14 @@ import hmac
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from sordino.base.errors import ResumeError, StudyError
-from sordino.base.files import read_plain
+from sordino.base.files import publish, read_plain
 
 PLACE = "SORDINO_DATA_KEY"
 """The environment variable that says where the key is."""
@@ -207,13 +208,8 @@ def secret_file(path: Path) -> bytes:
                 file.write(secrets.token_bytes(SIZE))
                 file.flush()
                 os.fsync(file.fileno())
-            try:
-                os.link(draft, path)
-            except FileExistsError:
-                pass  # another process was faster
-            except OSError:  # a file system without hard links
-                if not path.exists():
-                    draft.rename(path)
+            with suppress(FileExistsError):  # another process was faster
+                publish(draft, path)
         finally:
             draft.unlink(missing_ok=True)
     found = read_plain(path, 1 << 10)

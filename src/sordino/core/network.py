@@ -28,6 +28,7 @@ from sordino.core.plan import Disk, Plan
 from sordino.core.prepared import PreparedRun
 from sordino.core.statements import SiteScope
 from sordino.core.study.base import Study
+from sordino.core.study.data import refuse_classes
 from sordino.data.dataset import Dataset, Labels, Span
 
 T = TypeVar("T", bound=Study)
@@ -56,6 +57,12 @@ class Shape(Section):
     type: Literal["uint8", "float32"] = "float32"
     classes: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_classes(self) -> Shape:
+        if self.classes:
+            refuse_classes(self.classes)
+        return self
 
 
 class Agreement(Section):
@@ -96,12 +103,6 @@ class Agreement(Section):
         names = [each.name for each in self.site]
         if len({each.lower() for each in names}) < len(names):
             raise ValueError("two sites have the same name, or names that differ in case alone")
-        if len(self.data.classes) == 1:
-            raise ValueError("data.classes: there are two at least")
-        if twice := [each for each in self.data.classes if self.data.classes.count(each) > 1]:
-            raise ValueError(f"data.classes: two classes have the same name, {twice[0]!r}")
-        if "" in self.data.classes:
-            raise ValueError("data.classes: a class has no name; a row without a label has none")
         if not self.data.shape:
             raise ValueError("data.shape is empty; examples of 30 features have the shape [30]")
         columns = self.data.columns

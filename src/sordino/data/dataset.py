@@ -62,6 +62,7 @@ Span = tuple[float, float]
 
 _PIXEL = ((np.arange(256, dtype=np.float64) / 255 - 0.5) / 0.5).astype(np.float32)
 _ROWS_AT_ONCE = 1 << 16
+OF_ROWS = ("x", "y", "client", "words", "people", "origin")  # arrays with an entry for each row
 
 
 class Blocks(NamedTuple):
@@ -167,16 +168,9 @@ class Dataset:
         slice.
         """
         at = indices if isinstance(indices, slice) else np.asarray(indices, dtype=np.int64)
-        return replace(
-            self,
-            x=self.x[at],
-            y=self.y[at],
-            client=None if self.client is None else self.client[at],
-            words=None if self.words is None else self.words[at],
-            people=None if self.people is None else self.people[at],
-            origin=None if self.origin is None else self.origin[at],
-            blocks=None,
-        )
+        rows = {name: getattr(self, name) for name in OF_ROWS}
+        taken = {name: values[at] for name, values in rows.items() if values is not None}
+        return replace(self, blocks=None, **taken)
 
     def fingerprint(self) -> str:
         """SHA-256 (hex) of the examples; the chapter above says what it leaves out on purpose."""
@@ -276,10 +270,11 @@ class Corpus:
 
     def __post_init__(self) -> None:
         """Train and test must be of the same kind."""
-        if self.train.shape != self.test.shape:
+        one, other = self.train, self.test
+        if one.shape != other.shape or one.x.dtype != other.x.dtype:
             raise DataError(
-                f"{self.train.name}: training examples have shape {self.train.shape}, test "
-                f"examples {self.test.shape}"
+                f"{one.name}: training examples are {one.x.dtype} of shape {one.shape}, test "
+                f"examples {other.x.dtype} of shape {other.shape}"
             )
         if self.train.classes != self.test.classes or self.train.span != self.test.span:
             raise DataError(

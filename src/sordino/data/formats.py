@@ -425,9 +425,9 @@ def _python(content: bytes, place: str, records: int) -> Split:
 
 
 class InertDtype:
-    """An element type as a pickle describes it: ``u1`` is the only one we go on to accept."""
+    """An element type as a pickle names it."""
 
-    def __init__(self, code: object) -> None:
+    def __init__(self, code: object, *_: object) -> None:
         self.code = code.decode("latin1") if isinstance(code, bytes) else code
 
     def __setstate__(self, state: object) -> None:
@@ -448,56 +448,41 @@ class InertArray:
             _, self.shape, self.dtype, self.fortran, self.values = state
 
 
-# The answers have no state of their own (``__slots__ = ()``), so a pickle cannot alter them either.
+def _buffered(values: object, dtype: object, shape: object, order: object) -> InertArray:
+    array = InertArray()
+    array.__setstate__((1, shape, dtype, order == "F", values))
+    return array
 
 
-class _Ndarray:
-    __slots__ = ()
-
-
-class _Dtype:
-    __slots__ = ()
-
-    def __call__(self, code: object, *_: object) -> InertDtype:
-        return InertDtype(code)
-
-
-class _Reconstruct:
-    __slots__ = ()
-
-    def __call__(self, *_: object) -> InertArray:
-        return InertArray()
-
-
-class _FromBuffer:
-    __slots__ = ()
-
-    def __call__(self, values: object, dtype: object, shape: object, order: object) -> InertArray:
-        array = InertArray()
-        array.__setstate__((1, shape, dtype, order == "F", values))
-        return array
-
-
-class _Encode:
+def _encoded(text: object, *_: object) -> bytes:
     """Bytes as Python 3 writes them into pickles that Python 2 can read."""
+    if not isinstance(text, str):
+        raise pickle.UnpicklingError("only text can be encoded")
+    return text.encode("latin1")
+
+
+class _Answer:
+    """What stands for a name. It has no state, so a pickle cannot alter it either."""
 
     __slots__ = ()
 
-    def __call__(self, text: object, *_: object) -> bytes:
-        if not isinstance(text, str):
-            raise pickle.UnpicklingError("only text can be encoded")
-        return text.encode("latin1")
+    def __call__(self, *given: Any) -> object:
+        return _ANSWERS[self](*given)
 
 
-_ANSWERS: dict[tuple[str, str], object] = {
-    ("numpy", "ndarray"): _Ndarray(),
-    ("numpy", "dtype"): _Dtype(),
-    ("_codecs", "encode"): _Encode(),
-    **{
-        (f"{core}.multiarray", "_reconstruct"): _Reconstruct()
-        for core in ("numpy.core", "numpy._core")
-    },
-    **{(f"{core}.numeric", "_frombuffer"): _FromBuffer() for core in ("numpy.core", "numpy._core")},
+_ARRAY, _DTYPE, _RECONSTRUCT, _FROM_BUFFER, _ENCODE = (_Answer() for _ in range(5))
+_ANSWERS: dict[_Answer, Callable[..., object]] = {
+    _DTYPE: InertDtype,
+    _RECONSTRUCT: lambda *_: InertArray(),
+    _FROM_BUFFER: _buffered,
+    _ENCODE: _encoded,
+}
+_NAMES = {
+    "numpy.ndarray": _ARRAY,
+    "numpy.dtype": _DTYPE,
+    "numpy._core.multiarray._reconstruct": _RECONSTRUCT,
+    "numpy._core.numeric._frombuffer": _FROM_BUFFER,
+    "_codecs.encode": _ENCODE,
 }
 
 
@@ -506,7 +491,7 @@ _ANSWERS: dict[tuple[str, str], object] = {
 # ms.
 class _Reader(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        answer = _ANSWERS.get((module, name))
+        answer = _NAMES.get(f"{module}.{name}".replace("numpy.core.", "numpy._core."))
         if answer is None:
             raise pickle.UnpicklingError(f"it names {module}.{name}, and this reader calls nothing")
         return answer

@@ -50,7 +50,6 @@ MOST_INDEX = 256 * MIB
 AT_ONCE = 1 << 14
 """Examples that are written at once."""
 
-_PIECE = 1 << 22
 _TRAINING = ("x", "y", "words", "people")
 _KINDS = {
     "bounds": (np.int64, 1),
@@ -173,7 +172,6 @@ def _saved(
     shape = like.shape if rows is None else (rows, *like.shape[1:])
     kind = like.dtype.newbyteorder("<")
     header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
-    found = hashlib.sha256()
     with path.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
         for piece in pieces:
@@ -181,9 +179,7 @@ def _saved(
         file.flush()
         os.fsync(file.fileno())
     with path.open("rb") as file:
-        while data := file.read(_PIECE):
-            found.update(data)
-    return found.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read(folder: Path, how: ReadOptions) -> Corpus:
@@ -200,11 +196,11 @@ def read(folder: Path, how: ReadOptions) -> Corpus:
         index = _index(folder)
         _refuse_rules(folder, index, how)
         unread = set() if how.identify else {"words", "people"}
-        arrays = {}
+        arrays: dict[str, npt.NDArray[Any]] = {}
         for name in sorted((_NAMES & index.files.keys()) - unread):
             path = folder / f"{name}.npy"
             _refuse_changed(path, index.files[name], *_stamp(path))
-            arrays[name] = _mapped(path)
+            arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise DataError(f"{folder}: cannot be read ({why}). Convert its source again") from error
@@ -279,20 +275,13 @@ def _refuse_changed(path: Path, wanted: str, *stamp: int) -> None:
     Raises:
         DataError: naming it.
     """
-    found = hashlib.sha256()
     with open_plain(path) as file:
-        while piece := file.read(_PIECE):
-            found.update(piece)
-    if found.hexdigest() != wanted:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != wanted:
         raise DataError(
             f"{path}: not the file that was written here: its SHA-256 differs from that in "
             f"{INDEX}. Convert the source again"
         )
-
-
-def _mapped(path: Path) -> npt.NDArray[Any]:
-    found: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    return found
 
 
 def _refuse_odd(folder: Path, arrays: dict[str, npt.NDArray[Any]], *, persons: bool) -> None:

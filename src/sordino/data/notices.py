@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from typing import TypeVar
 
+T = TypeVar("T")
 Listener = Callable[[str], None]
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
@@ -25,11 +27,8 @@ def noticed(listener: Listener) -> Iterator[None]:
             before.add(text)
             listener(text)
 
-    token = _listener.set(once)
-    try:
+    with _told_to(_listener, once):
         yield
-    finally:
-        _listener.reset(token)
 
 
 def listening() -> bool:
@@ -54,11 +53,17 @@ _progress: ContextVar[ProgressListener | None] = ContextVar("progress", default=
 @contextlib.contextmanager
 def watched(listener: ProgressListener) -> Iterator[None]:
     """Tell how far features are: what they are of, how many examples are done, and of how many."""
-    token = _progress.set(listener)
+    with _told_to(_progress, listener):
+        yield
+
+
+@contextlib.contextmanager
+def _told_to(place: ContextVar[T | None], listener: T) -> Iterator[None]:
+    token = place.set(listener)
     try:
         yield
     finally:
-        _progress.reset(token)
+        place.reset(token)
 
 
 def tell(name: str, done: int, count: int) -> None:

@@ -152,13 +152,6 @@ def _own(
             raise DataError(
                 f"{test_file}: a test file must not have a test set of its own (x_test)"
             )
-    if test is not None and (
-        train.x.shape[1:] != test.x.shape[1:] or train.x.dtype != test.x.dtype
-    ):
-        raise DataError(
-            f"{test_file or file}: test examples are {test.x.dtype} of shape {test.x.shape[1:]}, "
-            f"training examples {train.x.dtype} of shape {train.x.shape[1:]}"
-        )
     both = (train,) if test is None else (train, test)
     parts, classes = encode(
         [each.y for each in both], str(file), how.target, how.label_range, how.classes

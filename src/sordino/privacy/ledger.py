@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.base.errors import LedgerError, ResumeError, StudyError
-from sordino.base.files import refuse_odd
+from sordino.base.files import publish, refuse_odd
 from sordino.base.fingerprints import refuse_other_data
 from sordino.privacy import storage
 from sordino.privacy.accounting import accountant
@@ -354,7 +354,7 @@ class Ledger:
                     cls(path, db, NEWEST).register(units, labels)
                     db.execute("COMMIT")
                     storage.durable(db)
-                storage.publish(fresh, path)
+                publish(fresh, path)
             finally:
                 fresh.unlink(missing_ok=True)
         return cls.open(path)

@@ -9,7 +9,6 @@ index. Text has a longest length, files have a largest size, and a reader has so
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -177,23 +176,6 @@ def create(db: sqlite3.Connection) -> None:
     db.executemany("INSERT INTO meta VALUES (?, ?)", NEWEST.meta.items())
 
 
-def publish(fresh: Path, path: Path) -> None:
-    """Give a finished file its name, durably, and never over another."""
-    try:
-        os.link(fresh, path)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links
-        if path.exists():
-            raise FileExistsError from None
-        fresh.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
 def durable(db: sqlite3.Connection) -> None:
     """Keep what was committed, whatever happens to the machine."""
     db.execute("PRAGMA journal_mode = WAL")
@@ -229,15 +211,12 @@ def ledger_errors(path: Path, clock: Clock | None = None) -> Iterator[None]:
             f"{path}: the ledger cannot be used: {error}. Make sure that its folder exists "
             "and is writable"
         ) from error
-    except UnicodeError as error:
-        raise LedgerError(
-            f"{path}: the ledger cannot hold or no longer holds readable text: {error}"
-        ) from error
     except (Late, RecursionError, MemoryError) as error:
         raise _late(path, clock) from error
-    except (TypeError, ValueError) as error:  # a number that rotted into something else
+    except (TypeError, ValueError) as error:  # a number or text that rotted into something else
         raise LedgerError(
-            f"{path}: the ledger no longer holds readable numbers: {error}. Restore it from a copy"
+            f"{path}: the ledger no longer holds readable text and numbers: {error}. Restore it "
+            "from a copy"
         ) from error
     except sqlite3.Error as error:
         text = str(error)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.base.errors import StudyError
+from sordino.base.registry import below
 from sordino.clients.study import HorizontalStudy
 from sordino.comparison.schedule import title, variants
 from sordino.core import study as studies
@@ -119,10 +120,7 @@ def horizontal(study: studies.Study, path: Path) -> HorizontalStudy:
 
 def value(study: studies.Study, key: str) -> Any:
     """Return the value of a study under a dotted key, as tables hold it."""
-    found: Any = study.as_table()
-    for part in key.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
+    return below(study.as_table(), *key.split("."))
 
 
 def refuse_numbers(study: HorizontalStudy) -> None:

@@ -135,6 +135,9 @@ NEEDED = ("run", "payable", "warnings", "result")  # keys of run.json that going
 _PIECE = 1 << 20
 
 
+N = TypeVar("N", Begin, Seal)
+
+
 class Difference(NamedTuple):
     """A key, or a whole file, that is not what the ledger holds.
 
@@ -362,39 +365,26 @@ class RunFolder(msgspec.Struct, frozen=True):
             with Ledger.open(path, readonly=True) as opened:
                 found = opened.noted(BEGIN, run)
                 if found is not None:
-                    return self.begin(found.facts)
+                    return self.fit(found.facts, Begin)
         raise ResumeError(
             f"{ledger if local else kept}: no ledger here knows of run {run}, which run.json "
             "names: it was made anew, replaced by another, or belongs to another run. Put back "
             "the ledger that the run began with, or begin a new run"
         )
 
-    def begin(self, facts: Mapping[str, object]) -> Begin:
-        """The facts of a note BEGIN.
+    def fit(self, facts: Mapping[str, object], kind: type[N]) -> N:
+        """A note of the ledger about this run, read.
 
         Raises:
             LedgerError: if it lacks a part.
         """
         try:
-            return fitted(facts, Begin)
+            return fitted(facts, kind)
         except Misfit as error:
+            what = "how this run began" if kind is Begin else "how this run ended"
             raise LedgerError(
-                f"{self.path}: the ledger's note of how this run began lacks a part ({error}). "
-                "Restore the ledger from a copy"
-            ) from error
-
-    def sealed(self, facts: Mapping[str, object]) -> Seal:
-        """The facts of a note SEAL.
-
-        Raises:
-            ResumeError: if it lacks a part.
-        """
-        try:
-            return fitted(facts, Seal)
-        except Misfit as error:
-            raise ResumeError(
-                f"{self.path}: the seal in its ledger does not say how it ended, or what was spent "
-                f"then ({error}). Restore the ledger from a copy"
+                f"{self.path}: the ledger's note of {what} lacks a part ({error}). Restore the "
+                "ledger from a copy"
             ) from error
 
     def about(self, modules: Path | None = None) -> About:

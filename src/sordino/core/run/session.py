@@ -31,7 +31,7 @@ from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.core.files import replace_file, resumable, said_clearly
 from sordino.core.prepared import ELSEWHERE, PUBLIC, UNIT, PreparedRun, PrepareRun
-from sordino.core.records import About, Begin, Place, Result, Row, Spent, known, number
+from sordino.core.records import About, Begin, Place, Result, Row, Seal, Spent, known, number
 from sordino.core.run.environment import (
     asked,
     compared,
@@ -301,7 +301,7 @@ def _play(
     if built is None:
         built = build(study, folder, run, known(about.affordable_steps))
     sim = built.simulation
-    before = place.begin(sim.ledgers.begun(run))
+    before = place.fit(sim.ledgers.begun(run), Begin)
     _refuse_changes(place, study, about, before)
     # what it was built to again; facts that a later version adds are in no note of before
     now = promise(records.plain(describe(built, run)))
@@ -442,7 +442,7 @@ def _finish(
     sim, run = built.simulation, str(about.run)
     model = save(built.named(moment.model), metadata={"model": built.model})
     place, noted = RunFolder(folder), sim.ledgers.sealed(run)
-    before = None if noted is None else place.sealed(noted)
+    before = None if noted is None else place.fit(noted, Seal)
     spent = _spent(built) if before is None else before.spent
     if before is None and (measured := built.metrics(moment.model)) is not None:
         replace_file(folder / METRICS, records.dumped(measured, indent=1).encode())

@@ -71,18 +71,6 @@ class Records:
     units: int = 1
     aside: bool = False
 
-    def __post_init__(self) -> None:
-        if self.rows.ndim != 2 or self.rows.shape[1] % 2 or self.rows.dtype != np.uint64:
-            raise LedgerError(
-                f"{self.unit}: words of rows are (n, 2 m) uint64; got {self.rows.shape} "
-                f"{self.rows.dtype}"
-            )
-        people = self.people
-        if people is not None and (people.ndim != 2 or len(people) != len(self.rows) > 0):
-            raise LedgerError(
-                f"{self.unit}: {len(self.rows)} rows, but words of persons of shape {people.shape}"
-            )
-
     @classmethod
     def together(cls, parts: Sequence[Records]) -> Records:
         """The records of several parts of one unit, whose facts are those of the first."""
