@@ -22,7 +22,7 @@ from sordino.clients.network import HorizontalNetwork
 from sordino.core import study as studies
 from sordino.core.network import Agreement
 from sordino.network import certificates, demo, server, site
-from sordino.network.kit import read_agreement
+from sordino.network.kit import AGREEMENT, read_agreement
 from sordino.network.site import JoinOptions
 from sordino.network.status import Shown
 from sordino.network.transport import Mailbox
@@ -30,6 +30,7 @@ from sordino_mqtt import broker as brokers
 from sordino_mqtt import link
 from sordino_mqtt.link import Broker, Link
 from sordino_mqtt.mqtt import MqttHub, MqttLine
+from sordino_mqtt.transport import MQTT
 
 LIMIT = 70_000
 PLACES = (
@@ -181,8 +182,10 @@ class Run:
         )
 
         def serve() -> None:
+            kit = self.laid.server
+            way = MQTT.server(read_agreement(kit / AGREEMENT), kit, "")
             self.done["server"] = server.serve(
-                self.laid.server, own, test=self.laid.test, scripted=self.scripted
+                kit, own, way=way, test=self.laid.test, scripted=self.scripted
             )
 
         def join(folder: Path, data: Path) -> None:

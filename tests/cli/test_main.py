@@ -13,6 +13,7 @@ import pytest
 
 from command import sordino
 from sordino import cli
+from sordino.cli import say
 from sordino.core.run import folder as log
 from sordino.core.run import session
 from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
@@ -50,7 +51,7 @@ def test_what_the_system_refuses_is_one_message_with_the_place(
     said = capsys.readouterr().err
     assert said.startswith("sordino: kits/.north.draft: the system says: Permission denied")
     assert said.count("\n") == 1
-    monkeypatch.setenv(cli.DEBUG, "1")
+    monkeypatch.setenv(say.DEBUG, "1")
     with pytest.raises(PermissionError):
         cli.main()
 

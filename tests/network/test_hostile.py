@@ -21,7 +21,7 @@ from sordino.base.errors import RemoteProtocolError
 from sordino.base.logs import log_to
 from sordino.base.message import Contribution, Gradient, Statistics, decode, encode
 from sordino.core import records
-from sordino.network import frames, transport
+from sordino.network import frames
 from sordino.network.frames import Ask, FromSite, Say
 from sordino.network.kit import RUN
 from sordino.network.server import serve
@@ -391,11 +391,10 @@ def test_strangers_stand_in_the_log_and_a_flood_of_them_is_told_a_few_times(
         refused("site-1", revoked)
         raise Enough
 
-    monkeypatch.setattr(transport.WebSocket, "server", lambda *given: way)
     kit, words = laid(tmp_path, "synchronous").server, list[str]()
     shown = Shown(row=lambda row: None, begin=lambda going: None, log=log_to(words.append))
     with pytest.raises(Enough):
-        serve(kit, shown)
+        serve(kit, shown, way=way)
     lines = [(each.site, each.what, each.detail) for each in read_incidents(kit / RUN)]
     assert lines == [("", "connection", unknown)] * 10 + [("site-1", "connection", revoked)]
     assert words.count(f"refused a connection: {unknown}") == 10

@@ -391,9 +391,10 @@ def test_a_status_page_shows_names_and_runs_none_of_them() -> None:
 def test_monitors_see_health_readiness_and_figures_and_no_secret(tmp_path: Path) -> None:
     name = 'no"rth\n'
     site = SiteStatus(name, True, None, None, 0.25, 4.0, 0, 0, {"late": 2, "early": 1})
-    away = SiteStatus("south", False, 3, 12.0, None, None, 10, 20, {}, out="revoked")
-    going = Status(1, "three", "a", 2, 9, 1.0, 2, (site, away), {"no name": 4}, None)
-    path = tmp_path / federation.NAME
+    away = SiteStatus("south", False, 3, 12.0, None, None, 10, 20, {}, out="revoked", answers=7)
+    going = Status(1, "three", "a", 2, 9, 1.0, 2, (site, away), {"no name": 4}, None, journal=5)
+    folders = {name: tmp_path / name for name in ("three", "other")}
+    three, other = (folder / federation.NAME for folder in folders.values())
 
     def asked(where: str) -> tuple[int, str]:
         try:
@@ -402,41 +403,61 @@ def test_monitors_see_health_readiness_and_figures_and_no_secret(tmp_path: Path)
         except urllib.error.HTTPError as refused:
             return refused.code, refused.read().decode()
 
-    with closing(federation.Page(tmp_path, 0)) as shown:
-        assert asked("healthz")[0] == 503  # there is no status yet
-        path.write_bytes(msgspec.json.encode(going))
+    def write(path: Path, **changed: object) -> None:
+        path.parent.mkdir(exist_ok=True)
+        named = {"name": path.parent.name, **changed}
+        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(going, **named)))
+
+    with closing(federation.Page(folders, 0)) as shown:
+        for where in ("healthz", "readyz", "metrics", ""):
+            assert asked(where)[0] == 503  # there is no status yet
+        write(three)
+        assert asked("healthz")[0] == 503  # of the other one
+        assert 'sordino_up{study="three"} 1' in asked("metrics")[1]
+        write(other, sites=(), minimum=0)
         assert asked("healthz") == (200, "ok")
-        assert asked("readyz") == (503, "1 of 2 sites are there")
+        assert asked("readyz") == (503, "three: 1 of 2 sites are there")
         told = asked("metrics")[1]
-        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(going, ended="over")))
-        assert asked("readyz") == (503, "ended: over")
+        assert all(f"<h1>{name}</h1>" in asked("")[1] for name in folders)
+        write(three, ended="over")
+        assert asked("readyz") == (200, "ok")  # the other one goes on
+        write(other, ended="over")
+        assert asked("readyz") == (503, "three: ended: over\nother: ended: over")
         there = tuple(msgspec.structs.replace(each, there=True) for each in (site, away))
-        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(going, sites=there)))
+        write(three, sites=there)
         assert asked("readyz") == (200, "ok")
-        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(going, ended="over")))
-        os.utime(path, (1.0, 1.0))
+        os.utime(three, (1.0, 1.0))
+        os.utime(other, (1.0, 1.0))
+        assert asked("healthz")[1].startswith("three: the server does not run")
+        write(three, ended="over")
+        os.utime(three, (1.0, 1.0))
         assert asked("healthz") == (200, "ok")
-        path.write_bytes(msgspec.json.encode(going))
-        os.utime(path, (1.0, 1.0))
-        assert "does not run" in asked("healthz")[1]
         assert asked("else")[0] == 404
     figures = dict(line.rsplit(" ", 1) for line in told.splitlines() if line[0] != "#")
+    north, south = 'study="three",site="no\\"rth\\n"', 'study="three",site="south"'
+    for which, rounds in (("three", "2"), ("other", "2")):
+        assert figures.pop(f'sordino_up{{study="{which}"}}') == "1"
+        assert figures.pop(f'sordino_round{{study="{which}"}}') == rounds
+        assert figures.pop(f'sordino_rounds_planned{{study="{which}"}}') == "9"
+        assert figures.pop(f'sordino_waiting{{study="{which}"}}') == "0"
+        assert figures.pop(f'sordino_journal_bytes{{study="{which}"}}') == "5"
+        refused = f'sordino_connections_refused_total{{study="{which}",why="no name"}}'
+        assert figures.pop(refused) == "4"
     assert figures == {
-        "sordino_up": "1",
-        "sordino_round": "2",
-        "sordino_rounds_planned": "9",
-        "sordino_sites_minimum": "2",
-        "sordino_waiting": "0",
-        'sordino_connections_refused_total{why="no name"}': "4",
-        'sordino_site_present{site="no\\"rth\\n"}': "1",
-        'sordino_site_present{site="south"}': "0",
-        'sordino_site_out{site="no\\"rth\\n"}': "0",
-        'sordino_site_out{site="south"}': "1",
-        'sordino_site_epsilon{site="no\\"rth\\n"}': "0.25",
-        'sordino_site_epsilon_limit{site="no\\"rth\\n"}': "4.0",
-        'sordino_site_quiet_seconds{site="south"}': "12.0",
-        'sordino_site_refused_total{site="no\\"rth\\n"}': "3",
-        'sordino_site_refused_total{site="south"}': "0",
+        'sordino_sites_minimum{study="three"}': "2",
+        'sordino_sites_minimum{study="other"}': "0",
+        f"sordino_site_present{{{north}}}": "1",
+        f"sordino_site_present{{{south}}}": "0",
+        f"sordino_site_out{{{north}}}": "0",
+        f"sordino_site_out{{{south}}}": "1",
+        f"sordino_site_epsilon{{{north}}}": "0.25",
+        f"sordino_site_epsilon_limit{{{north}}}": "4.0",
+        f"sordino_site_quiet_seconds{{{south}}}": "12.0",
+        f"sordino_site_received_bytes_total{{{south}}}": "10",
+        f"sordino_site_sent_bytes_total{{{south}}}": "20",
+        f"sordino_site_answers_total{{{south}}}": "7",
+        f"sordino_site_refused_total{{{north}}}": "3",
+        f"sordino_site_refused_total{{{south}}}": "0",
     }
 
 

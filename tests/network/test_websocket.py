@@ -30,11 +30,10 @@ from websockets.uri import parse_uri
 from federations import laid
 from sordino.base.errors import StudyError
 from sordino.network import certificates, kit, transport, websocket
-from sordino.network.certificates import Revoked
 from sordino.network.demo import DemoFederation
 from sordino.network.kit import Agreed
 from sordino.network.transport import Lost, Mailbox, Stranger
-from sordino.network.websocket import Beginning, WebSocketHub, WebSocketLine
+from sordino.network.websocket import Beginning, Port, WebSocketHub, WebSocketLine
 
 LIMIT = 100_000
 
@@ -46,18 +45,18 @@ class Open:
     laid: DemoFederation
     mailbox: Mailbox = field(default_factory=Mailbox)
     refused: list[tuple[str, str]] = field(default_factory=list)
+    number: int = 0
     hub: WebSocketHub = field(init=False)
 
     def __post_init__(self) -> None:
-        context = certificates.context(self.laid.server, "server")
+        kit = self.laid.server
         self.hub = WebSocketHub(
-            "127.0.0.1",
-            0,
-            context,
+            Port("127.0.0.1", self.number, {"study": (kit, "127.0.0.1")}),
+            "study",
             LIMIT,
             frozenset({"site-0", "site-1"}),
             self.mailbox,
-            Revoked(self.laid.server),
+            kit,
             lambda who, why: self.refused.append((who, why)),
         )
         self.address = f"127.0.0.1:{self.hub.port}"
@@ -296,10 +295,7 @@ def test_a_flood_waits_outside(opened: Open, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_port_that_is_taken_and_an_address_without_a_server_are_named(opened: Open) -> None:
     with pytest.raises(StudyError, match="cannot listen there"):
-        WebSocketHub(
-            "127.0.0.1", opened.hub.port, certificates.context(opened.laid.server, "server"),
-            LIMIT, frozenset(), Mailbox(), lambda serial: False, lambda who, why: None,
-        )  # fmt: skip
+        Open(opened.laid, number=opened.hub.port)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -326,7 +322,7 @@ def test_a_site_that_computes_for_long_stays_and_a_silent_one_is_cut_off(
 def test_a_server_that_says_nothing_is_lost(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "BEAT", 0.1)
     line = opened.line()
-    opened.hub._thread.soon(time.sleep, 1.0)
+    opened.hub._port.thread.soon(time.sleep, 1.0)
     with pytest.raises(Lost, match="nothing for"):
         next(line.frames())
     with pytest.raises(Lost, match="nothing for"):
@@ -362,7 +358,7 @@ def test_frames_that_wait_when_a_site_ends_are_heard(
     """
     monkeypatch.setattr(websocket, "CLOSING", 0.2)
     line = opened.line()
-    opened.hub._thread.soon(time.sleep, 0.3)  # it reads many at once after that
+    opened.hub._port.thread.soon(time.sleep, 0.3)  # it reads many at once after that
     for number in range(80):
         line.send(bytes([number]))
         if number == 60:
@@ -503,7 +499,7 @@ def test_a_server_sends_no_site_elsewhere(tmp_path: Path, monkeypatch: pytest.Mo
             answer.headers["Location"] = f"wss://127.0.0.1:{port}/"
             return answer
 
-        monkeypatch.setattr(WebSocketHub, "_admit", redirects)
+        monkeypatch.setattr(WebSocketHub, "admit", redirects)
         found = Open(laid(tmp_path, "synchronous"))
         with pytest.raises(Lost, match="302"):
             found.line()

@@ -20,7 +20,7 @@ from sordino.base.errors import StudyError
 from sordino.base.logs import log_to
 from sordino.network import demo, kit
 from sordino.network.kit import Agreed
-from sordino.network.server import serve
+from sordino.network.server import serve_all
 from sordino.network.site import JoinOptions, join
 from sordino.network.status import Shown
 from sordino.network.transport import AT_ONCE, Event, Lost, Mailbox, Stranger
@@ -305,7 +305,7 @@ def test_what_only_a_job_can_do_is_refused_elsewhere(kits: Path) -> None:
     shown = Shown(row=lambda row: None, begin=lambda going: None, log=log_to(lambda words: None))
     found = kits / "nvflare/kits"
     with pytest.raises(StudyError, match=r"runs as a job of NVFlare.*docs/nvflare\.md"):
-        serve(found / "server", shown)
+        serve_all([found / "server"], lambda kit, way: None)
     options = JoinOptions(
         kit=found / "site-0", data=kits / "nvflare/data/site-0.npz", rehearsal=True
     )

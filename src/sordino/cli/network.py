@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,7 @@ from sordino.cli.run import AsJson, Quiet, Set, StudyFile
 if TYPE_CHECKING:
     from sordino.core.run.session import Going, Outcome
     from sordino.network.status import Shown
+    from sordino.network.transport import OpensHub
 
 
 class _Network(TyperGroup):
@@ -64,15 +66,30 @@ LogLevel = Annotated[Level, typer.Option(help="The lowest level of messages that
 
 
 def serve(
-    kit: Kit,
-    out: Out = None,
+    kits: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="KIT...",
+            help="Folders of kits, as `network provision` made them; several share one port.",
+        ),
+    ],
+    out: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="The run folder, made or resumed; for several kits one each. Default: the folder "
+            "run in the kit."
+        ),
+    ] = None,
     host: Annotated[
         str, typer.Option(help="The address to listen on. Default: every address of this machine.")
     ] = "",
     address: Address = None,
     test: Annotated[
-        Path | None,
-        typer.Option(help="Public rows that models are measured on (CSV, Parquet, npz)."),
+        list[str] | None,
+        typer.Option(
+            metavar="[KIT=]FILE",
+            help="Public rows that models are measured on (CSV, Parquet, npz).",
+        ),
     ] = None,
     page: Annotated[
         int | None, typer.Option(help="Show the status on this port of the loopback; 0: any port.")
@@ -93,23 +110,64 @@ def serve(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Serve a study to its sites until it ends. Started again, it goes on."""
+    """Serve studies to their sites until all have ended. Started again, they go on."""
+    from sordino.live.federation import Page
     from sordino.network import server
+    from sordino.network.kit import RUN
 
-    with _shown(kit, log_format, log_level, quiet) as shown:
-        outcome = server.serve(
-            kit,
-            shown,
-            out=out,
-            host=host,
-            test=test,
-            page=page,
-            durable=durable,
-            scripted=scripted,
-            within=answer_within,
-            address=address,
+    if out and len(out) != len(kits):
+        raise StudyError(f"--out: give one for each kit; got {len(out)} for {len(kits)}")
+    runs = dict(zip(kits, out or [kit / RUN for kit in kits], strict=True))
+    tests = _tests(kits, test or ())
+    several, ends = len(runs) > 1, list[int]()
+    ending = threading.Lock()
+    form = log_format or ("text" if several else None)
+    with ExitStack() as stack:
+        shown = {kit: stack.enter_context(_shown(kit, form, log_level, quiet)) for kit in runs}
+        if several and form is not None:
+            say.log.set(log_to(say.people, Lines(form), log_level))
+        if page is not None:
+            names = {_names(kit)[0]: run for kit, run in runs.items()}
+            pages = stack.enter_context(closing(Page(names, page)))
+            shown[kits[0]].log.info(f"status: {pages.address}")
+
+        def play(kit: Path, way: OpensHub) -> None:
+            log = None if form is None else shown[kit].log
+            say.log.set(log)
+            try:
+                outcome = server.serve(
+                    kit,
+                    shown[kit],
+                    way=way,
+                    out=runs[kit],
+                    test=tests.get(kit),
+                    durable=durable,
+                    scripted=scripted,
+                    within=answer_within,
+                )
+                with ending:
+                    _conclude(outcome, as_json)
+            except Exception as error:
+                if not several:
+                    raise
+                ends.append(say.failed(error))
+
+        server.serve_all(list(runs), play, host=host, address=address)
+    if ends:
+        raise typer.Exit(min(ends))
+
+
+def _tests(kits: Sequence[Path], given: Sequence[str]) -> dict[Path, Path]:
+    """Return the file of ``--test`` of each kit that has one."""
+    if len(kits) == 1 and len(given) == 1:
+        return {kits[0]: Path(given[0])}
+    found = {Path(kit): Path(file) for kit, _, file in (each.partition("=") for each in given)}
+    if unknown := [str(kit) for kit in found if kit not in kits]:
+        raise StudyError(
+            f"--test: {unknown[0]} is none of the kits. Of several, name the one whose rows these "
+            "are: --test KIT=FILE"
         )
-    _conclude(outcome, as_json)
+    return found
 
 
 def join(

@@ -16,7 +16,18 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TextIO
 
-from sordino.base.errors import Interrupted
+from sordino.base import modules
+from sordino.base.errors import (
+    BudgetExceeded,
+    CutShort,
+    DataError,
+    DiskFull,
+    Interrupted,
+    LedgerError,
+    SordinoError,
+    StudyError,
+)
+from sordino.base.files import FULL
 
 
 def machine(value: object) -> None:
@@ -149,3 +160,66 @@ def number(value: float | None, digits: int = 4) -> str:
     from sordino.core import statements  # here, likewise
 
     return statements.number_text(value, digits)
+
+
+STATUSES = ((StudyError, 2), (BudgetExceeded, 3), (CutShort, 4), (Interrupted, 130))
+PRIVATE = (DataError, BudgetExceeded, LedgerError)
+"""Errors whose messages may quote private rows, or tell what they have spent; of code that a study
+names nobody knows.
+"""
+DEBUG = "SORDINO_DEBUG"
+"""The environment variable that lets an exception in code that a study names, or of the system,
+end with its traceback.
+"""
+
+
+def failed(error: BaseException) -> int:
+    """Say what has ended a command, or a study of several; its exit status.
+
+    Raises:
+        BaseException: the error itself, where nobody expected it and there is no log.
+    """
+    failure, lines = _failure(error), log.get()
+    if lines is None and failure is None:
+        raise error
+    text, status = failure or ("", 1)
+    if lines is None:
+        people(f"sordino: {text}")
+    elif failure is None or _private(error):
+        lines.error(f"{type(error).__name__}: without --log-format the same command says more")
+    else:
+        lines.error(text)
+    return status
+
+
+def _private(error: BaseException) -> bool:
+    """Tell whether the words of an error may depend on private rows."""
+    causes = [each for each in (error, error.__cause__) if each is not None]
+    return any(isinstance(each, PRIVATE) or modules.raised(each) for each in causes)
+
+
+def _failure(error: BaseException) -> tuple[str, int] | None:
+    """Return the message and the exit status of an error; None of one that nobody expected."""
+    traceback = bool(os.environ.get(DEBUG))
+    if isinstance(error, SordinoError):
+        return str(error), next((code for kind, code in STATUSES if isinstance(error, kind)), 1)
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", 130
+    if (said := modules.raised(error)) is not None and not traceback:
+        return (
+            f"{said}. The study names this code; with {DEBUG}=1 the same command shows the "
+            "traceback",
+            2,
+        )
+    if not isinstance(error, OSError):
+        return None
+    if error.errno in FULL:
+        return str(DiskFull(error.filename or "a file")), 1
+    if error.filename is None or traceback:
+        return None
+    return (
+        f"{error.filename}: the system says: {error.strerror}. Check the path and this user's "
+        f"permission to read and write there, then give the command again; with {DEBUG}=1 it "
+        "shows the traceback",
+        2,
+    )

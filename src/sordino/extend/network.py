@@ -14,6 +14,7 @@ from sordino.core.files import replace_file as replace_file
 from sordino.core.files import resumable as resumable
 from sordino.core.network import Agreement as Agreement
 from sordino.core.run.session import Outcome as Outcome
+from sordino.live.federation import Page as Page
 from sordino.network.certificates import context as context
 from sordino.network.demo import DemoFederation as DemoFederation
 from sordino.network.demo import Process as Process

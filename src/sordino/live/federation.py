@@ -9,7 +9,7 @@ number of rounds that it was drawn in follows from them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -40,6 +40,7 @@ class SiteStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         flagged: answers that were longer than clipping and noise make plausible; they were used.
             ``flag`` is about the last one.
         out: why it takes part no more, or is not admitted; empty while it may take part.
+        answers: that were used, since the server's process began; null where that is a secret.
     """
 
     name: str
@@ -54,6 +55,7 @@ class SiteStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     out: str = ""
     flagged: Count = 0
     flag: str = ""
+    answers: Count | None = None
 
 
 class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,6 +69,7 @@ class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         strangers: connections that were refused, by reason.
         ended: why the run is over; null while it goes on.
         waiting: what the run waits for, where nothing goes on without it and it is no secret.
+        journal: bytes of the server's journal.
     """
 
     format: Count
@@ -80,6 +83,7 @@ class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     strangers: dict[str, Count]
     ended: str | None
     waiting: str | None = None
+    journal: Count = 0
 
 
 def read(folder: Path) -> Status:
@@ -99,11 +103,11 @@ def read(folder: Path) -> Status:
         raise StudyError(f"{folder / NAME}: cannot be read ({error})") from error
 
 
-def page(status: Status) -> str:
-    """The status as a page that renews itself."""
-    title = f"{status.name}: federation"
+def page(*states: Status) -> str:
+    """The status of studies as a page that renews itself."""
+    title = f"{', '.join(each.name for each in states)}: federation"
     html: str = template("federation.html", Path(__file__).parent).render(
-        title=title, status=status, head=HEAD, rows=rows(status), script=None
+        title=title, states=states, head=HEAD, rows=rows, script=None
     )
     return html
 
@@ -154,41 +158,55 @@ METRICS = "text/plain; version=0.0.4; charset=utf-8"
 """Prometheus' text format."""
 
 
-def metrics(status: Status) -> str:
-    """The status as Prometheus reads it; nothing that the page does not show.
+def metrics(*states: Status) -> str:
+    """The status of studies as Prometheus reads it; nothing that the page does not show.
 
     A figure that is a secret, or that there is not yet, is left out.
     """
     lines: list[str] = []
 
-    def family(name: str, kind: str, about: str, values: Iterable[tuple[str, object]]) -> None:
-        found = [(label, value) for label, value in values if isinstance(value, int | float)]
+    def family(
+        name: str,
+        kind: str,
+        about: str,
+        value: Callable[[Status], object],
+        label: str = "",
+    ) -> None:
+        found = []
+        for state in states:
+            each = value(state)
+            labelled = each.items() if isinstance(each, dict) else [("", each)]
+            for which, figure in labelled:
+                more = f',{label}="{_label(which)}"' if label else ""
+                if isinstance(figure, int | float):
+                    named = f'sordino_{name}{{study="{_label(state.name)}"{more}}}'
+                    found.append(f"{named} {figure}")
         if found:
             lines.append(f"# HELP sordino_{name} {about}")
             lines.append(f"# TYPE sordino_{name} {kind}")
-            lines.extend(f"sordino_{name}{label} {value}" for label, value in found)
+            lines.extend(found)
 
-    def of_sites(value: Callable[[SiteStatus], object]) -> Iterable[tuple[str, object]]:
-        return [(f'{{site="{_label(site.name)}"}}', value(site)) for site in status.sites]
+    def of_sites(name: str, kind: str, about: str, value: Callable[[SiteStatus], object]) -> None:
+        family(name, kind, about, lambda s: {e.name: value(e) for e in s.sites}, "site")
 
-    family("up", "gauge", "1 while the run goes on.", [("", int(status.ended is None))])
-    family("round", "gauge", "Rounds begun, or updates done.", [("", status.number)])
-    family("rounds_planned", "gauge", "As many as there may be.", [("", status.planned)])
-    family("sites_minimum", "gauge", "Sites that must be there.", [("", status.minimum)])
-    family("waiting", "gauge", "1 while nothing goes on.", [("", int(status.waiting is not None))])
-    strangers = [(f'{{why="{_label(why)}"}}', each) for why, each in status.strangers.items()]
-    family("connections_refused_total", "counter", "Connections that were refused.", strangers)
-    family("site_present", "gauge", "1 if a site is there.", of_sites(lambda s: int(s.there)))
-    family("site_out", "gauge", "1 if it takes part no more.", of_sites(lambda s: int(bool(s.out))))
-    family("site_epsilon", "gauge", "Booked by the server's ledger.", of_sites(lambda s: s.epsilon))
-    family("site_epsilon_limit", "gauge", "What was agreed.", of_sites(lambda s: s.limit))
-    family("site_quiet_seconds", "gauge", "Since it was heard from.", of_sites(lambda s: s.quiet))
-    family(
-        "site_refused_total",
-        "counter",
-        "Frames of a site that were refused.",
-        of_sites(lambda s: sum(s.refused.values())),
-    )
+    family("up", "gauge", "1 while the run goes on.", lambda s: int(s.ended is None))
+    family("round", "gauge", "Rounds begun, or updates done.", lambda s: s.number)
+    family("rounds_planned", "gauge", "As many as there may be.", lambda s: s.planned)
+    family("sites_minimum", "gauge", "Sites that must be there.", lambda s: s.minimum)
+    family("waiting", "gauge", "1 while nothing goes on.", lambda s: int(s.waiting is not None))
+    family("journal_bytes", "gauge", "Of the server's journal.", lambda s: s.journal)
+    about = "Connections that were refused."
+    family("connections_refused_total", "counter", about, lambda s: s.strangers, "why")
+    of_sites("site_present", "gauge", "1 if a site is there.", lambda s: int(s.there))
+    of_sites("site_out", "gauge", "1 if it takes part no more.", lambda s: int(bool(s.out)))
+    of_sites("site_epsilon", "gauge", "Booked by the server's ledger.", lambda s: s.epsilon)
+    of_sites("site_epsilon_limit", "gauge", "What was agreed.", lambda s: s.limit)
+    of_sites("site_quiet_seconds", "gauge", "Since it was heard from.", lambda s: s.quiet)
+    of_sites("site_received_bytes_total", "counter", "Of its frames.", lambda s: s.received or None)
+    of_sites("site_sent_bytes_total", "counter", "Of frames to it.", lambda s: s.sent or None)
+    of_sites("site_answers_total", "counter", "Answers of a site.", lambda s: s.answers)
+    about = "Frames of a site that were refused."
+    of_sites("site_refused_total", "counter", about, lambda s: sum(s.refused.values()))
     return "\n".join(lines) + "\n"
 
 
@@ -210,20 +228,34 @@ class Page(Loopback):
     """The page on the loopback, in a thread of its own; and for monitors ``/healthz``, ``/readyz``
     and ``/metrics``.
 
+    Args:
+        folders: run folder of each study.
+        port: 0 for any that is free.
+
     Raises:
         StudyError: if nothing can listen there.
     """
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folders: Mapping[str, Path], port: int) -> None:
         def answer(path: str) -> Answer:
             if path not in ("/", "/healthz", "/readyz", "/metrics"):
                 return Answer(b"There are /, /healthz, /readyz and /metrics", 404, TEXT)
-            status = read(folder)
-            if path == "/":
-                return Answer(page(status).encode())
-            if path == "/metrics":
-                return Answer(metrics(status).encode(), kind=METRICS)
-            why = silence(folder, status) or ("" if path == "/healthz" else _ready(status))
-            return Answer((why or "ok").encode(), 503 if why else 200, TEXT)
+            states, why = dict[str, Status](), dict[str, str]()
+            for name, folder in folders.items():
+                try:
+                    states[name] = read(folder)
+                except StudyError as error:
+                    why[name] = str(error)
+            if path == "/" and states:
+                return Answer(page(*states.values()).encode())
+            if path == "/metrics" and states:
+                return Answer(metrics(*states.values()).encode(), kind=METRICS)
+            over = all(state.ended is not None for state in states.values())
+            for name, state in states.items():
+                why[name] = silence(folders[name], state)
+                if path == "/readyz" and (over or state.ended is None):  # others go on
+                    why[name] = why[name] or _ready(state)
+            text = "\n".join(f"{name}: {each}" for name, each in why.items() if each)
+            return Answer((text or "ok").encode(), 503 if text else 200, TEXT)
 
         super().__init__(port, answer, "--page")

@@ -205,6 +205,10 @@ class Revoked:
         self._serials: frozenset[int] = frozenset()
         self(0)
 
+    def issued(self, certificate: x509.Certificate) -> bool:
+        """Return whether the authority of the list has issued a certificate."""
+        return issued_by(certificate, self._trusted)
+
     def __call__(self, serial: int) -> bool:
         """Return whether the certificate with this number is revoked.
 
@@ -270,14 +274,12 @@ def refuse_other_authority(folder: Path, name: str) -> None:
         StudyError: if it is.
     """
     found, trusted = read_certificate(folder, name), read_certificate(folder, "authority.pem")
-    try:
-        found.verify_directly_issued_by(trusted)
-    except (InvalidSignature, ValueError, TypeError):
+    if not issued_by(found, trusted):
         raise StudyError(
             f"{folder / name}: this certificate is of another authority than authority.pem beside "
             "it, so nobody of this federation would talk to it. Take certificate and key of an "
             "earlier kit of this authority, or ask for the whole kit again"
-        ) from None
+        )
 
 
 def context(folder: Path, kind: Kind, *, connects: bool | None = None) -> ssl.SSLContext:
@@ -352,8 +354,17 @@ def verified(
 ) -> bool:
     """Return whether the holder of a certificate of this authority has signed the content."""
     key = certificate.public_key()
+    return (
+        issued_by(certificate, trusted)
+        and isinstance(key, ec.EllipticCurvePublicKey)
+        and signed_by(key, content, signature)
+    )
+
+
+def issued_by(certificate: x509.Certificate, trusted: x509.Certificate) -> bool:
+    """Return whether this authority has signed a certificate."""
     try:
         certificate.verify_directly_issued_by(trusted)
     except (InvalidSignature, ValueError, TypeError):
         return False
-    return isinstance(key, ec.EllipticCurvePublicKey) and signed_by(key, content, signature)
+    return True

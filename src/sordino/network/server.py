@@ -9,8 +9,11 @@ what reached the server.
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, nullcontext
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, closing
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,10 +33,9 @@ from sordino.core.run.session import Outcome, begin, resume
 from sordino.core.study.base import Study
 from sordino.core.world import EncodedSnapshot, RunListener, ServerSide, Simulation, Snapshot
 from sordino.data.dataset import Dataset
-from sordino.live.federation import Page
 from sordino.network import certificates, frames, sums, transport
 from sordino.network.kernel import KernelOptions, LiveKernel, NetworkKernel, ScriptedKernel
-from sordino.network.kit import RUN, Agreed
+from sordino.network.kit import AGREEMENT, RUN, Agreed, read_agreement
 from sordino.network.server_session import ServerSession
 from sordino.network.status import Incidents, Reporter, Shown, conclude
 from sordino.network.storage import JOURNAL, Journal, kept_tokens
@@ -96,49 +98,39 @@ def serve(
     folder: Path,
     shown: Shown,
     *,
+    way: OpensHub,
     out: Path | None = None,
-    host: str = "",
     test: Path | None = None,
-    page: int | None = None,
     durable: bool = False,
     scripted: bool = False,
     within: float | None = None,
-    address: str | None = None,
-    way: OpensHub | None = None,
 ) -> Outcome:
     """Serve a kit's study to its sites, until it is over.
 
     Args:
         folder: the server's kit.
+        way: opens the transport.
         out: the run folder; goes on with it if it is there.
-        host: address to listen on; every one of this machine if left out.
         test: rows that models are measured on, which are public.
-        page: port of a page on the loopback.
         durable: whether each input waits for the disk.
         scripted: whether the simulator's clock decides who is heard first; for rehearsals.
         within: seconds in which a site that is connected answers; as agreed, if left out.
-        address: host and port of this server or the broker, if they are not the agreed ones now.
-        way: opens the transport, where the federation's does not follow from the kit alone.
 
     Raises:
         StudyError: if the kit does not fit.
     """
     if within is not None and not within > 0:
         raise StudyError(f"--answer-within: it must be positive; got {within}")
-    agreed = Agreed(folder)
-    agreement, run = agreed.agreement.at(address), out or folder / RUN
+    agreed, run = Agreed(folder), out or folder / RUN
+    agreement = agreed.agreement
     certificates.refuse_other_authority(folder, "server.pem")
     certificates.refuse_expired(folder, "server.pem", dt.datetime.now(dt.UTC))
-    travels = transport.of(agreement.transport)
-    by = way or travels.server(agreement, folder, host)
     incidents = Incidents(run, shown.log)
     opened: list[Hub] = []
 
     def opens(limit: int, mailbox: Mailbox) -> Hub:
-        opened.append(by(limit, mailbox, incidents.connection, shown.log.info))
-        shown.log.info(
-            f"{agreement.name}: waiting for {len(agreement.names)} sites on {agreement.server}"
-        )
+        opened.append(way(limit, mailbox, incidents.connection, shown.log.info))
+        shown.log.info(f"{agreement.name}: waiting for {len(agreement.names)} sites")
         return opened[-1]
 
     options = ServerOptions(
@@ -151,16 +143,69 @@ def serve(
         durable=durable,
         within=within,
     )
-    with nullcontext() if page is None else closing(Page(run, page)) as shows:
-        if shows is not None:
-            shown.log.info(f"status: {shows.address}")
-        done = _served(run, options, shown, travels.again)
-        with locked(run):
-            if not opened:
-                heard = farewell(run, options)
-                shown.log.info(f"the run had ended; {heard} sites were told so")
-            conclude(run, done.rounds, done.spent, done.why)
+    done = _served(run, options, shown, transport.of(agreement.transport).again)
+    with locked(run):
+        if not opened:
+            heard = farewell(run, options)
+            shown.log.info(f"the run had ended; {heard} sites were told so")
+        conclude(run, done.rounds, done.spent, done.why)
     return done
+
+
+def serve_all(
+    kits: Sequence[Path],
+    play: Callable[[Path, OpensHub], None],
+    *,
+    host: str = "",
+    address: str | None = None,
+) -> None:
+    """Serve studies at once, each in a thread of its own, until all have ended. How one ends is
+    nothing to the others.
+
+    An interruption stops all of them where they next look for what their sites say.
+
+    Args:
+        kits: of servers.
+        play: serves the study of a kit, given how its end of the transport is opened.
+        host: address to listen on; every one of this machine if left out.
+        address: host and port of this server or the broker, if they are not the agreed ones now.
+
+    Raises:
+        StudyError: if the kits do not fit each other.
+        BaseException: what ``play`` has raised for the first kit for which it has.
+    """
+    agreements = {kit: read_agreement(kit / AGREEMENT) for kit in kits}
+    (name, *others) = dict.fromkeys(each.transport for each in agreements.values())
+    if others:
+        raise StudyError(f"several kits: one process has one transport, and not {name}, {others}")
+    ways = transport.of(name).servers(agreements, host, address)
+    mailboxes, stopped, turns = list[Mailbox](), threading.Event(), threading.Lock()
+
+    def life(kit: Path) -> None:
+        with ExitStack() as turn:
+            # first models are drawn from generators of the process: one study begins at a time
+            turn.enter_context(turns)
+
+            def opens(limit: int, mailbox: Mailbox, *told: Any) -> Hub:
+                mailboxes.append(mailbox)
+                if stopped.is_set():
+                    mailbox.stop()
+                turn.close()
+                return ways[kit](limit, mailbox, *told)
+
+            play(kit, opens)
+
+    pool = ThreadPoolExecutor(len(ways))
+    lives = [pool.submit(copy_context().run, life, kit) for kit in ways]
+    try:
+        wait(lives)
+    except KeyboardInterrupt:
+        stopped.set()
+        for mailbox in mailboxes:
+            mailbox.stop()
+        wait(lives)
+    for each in lives:
+        each.result()
 
 
 def _served(run: Path, options: ServerOptions, shown: Shown, again: str) -> Outcome:

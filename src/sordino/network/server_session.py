@@ -66,6 +66,7 @@ class SiteStanding:
     Attributes:
         connection: number of its connection; 0 without one.
         answered: number of the last task that it has answered.
+        answers: that were used, since this process began.
         greeted: whether it has said on this connection who it is and what it agreed to.
         there: whether it counts as present.
         since: since when it is not greeted, in seconds of the clock.
@@ -88,6 +89,7 @@ class SiteStanding:
 
     connection: int = 0
     answered: int = 0
+    answers: int = 0
     greeted: bool = False
     there: bool = False
     since: float = 0.0
@@ -540,7 +542,7 @@ class ServerSession:
             self.bad(site, error)
             why = f"its answer cannot be used: {error}".encode()
             return Heard("refused", site, why, number)
-        standing.barred = 0
+        standing.barred, standing.answers = 0, standing.answers + 1
         return Heard("message", site, body, number)
 
     def _hello(self, site: int, said: frames.Hello) -> Heard | None:

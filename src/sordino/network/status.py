@@ -122,6 +122,7 @@ class Reporter:
                     flagged=standing.flagged,
                     flag=standing.flag,
                     out=standing.out or standing.turned or standing.revoked,
+                    answers=None if secret else standing.answers,
                 )
                 for name, standing, (spent, limit) in zip(
                     session.names, session.sites, booked, strict=True
@@ -130,6 +131,7 @@ class Reporter:
             strangers=self._incidents.strangers(),
             ended=kernel.state.ended,
             waiting=waiting or None,
+            journal=kernel.journal.size,
         )
         replace_file(self._folder / NAME, msgspec.json.encode(found))
 

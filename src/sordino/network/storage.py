@@ -138,6 +138,7 @@ class Journal:
             there are none, or some are damaged.
 
     Attributes:
+        size: bytes of what is in it.
         damage: what was left out, in words: a record that a kill or the disk has damaged, and all
             that followed; empty where nothing was.
     """
@@ -160,7 +161,7 @@ class Journal:
         if lost is not None and (left or not self._before):
             lost()
         self._file.truncate(self._intact)
-        self._count, self._bytes = len(self._before), self._intact
+        self._count, self.size = len(self._before), self._intact
         self._first_history = None
         if history is not None and not self._before:
             self._begin(0, ())
@@ -171,7 +172,7 @@ class Journal:
     @property
     def large(self) -> bool:
         """True where a checkpoint is due, so that it can begin anew."""
-        return self._count >= MOST_INPUTS or self._bytes >= MOST_BYTES
+        return self._count >= MOST_INPUTS or self.size >= MOST_BYTES
 
     def before(self, count: int) -> list[Input]:
         """The inputs up to number ``count`` that are still there: a kill came before the cut."""
@@ -222,7 +223,7 @@ class Journal:
         self._file.write(_RECORD.pack(len(body), zlib.crc32(body)))
         self._file.write(body)
         self._file.flush()
-        self._count, self._bytes = self._count + 1, self._bytes + _RECORD.size + len(body)
+        self._count, self.size = self._count + 1, self.size + _RECORD.size + len(body)
         if self.durable:
             os.fdatasync(self._file.fileno())
 
@@ -246,7 +247,7 @@ class Journal:
             before = [Input(count, 0.0, "history", body=self.history.digest)]
         packed = [_packed(each) for each in (*before, *first)]
         replace_file(self.folder / JOURNAL, *packed)
-        self._count, self._bytes = len(packed), sum(map(len, packed))
+        self._count, self.size = len(packed), sum(map(len, packed))
         self._file = append_below(self.folder, JOURNAL)
         os.fchmod(self._file.fileno(), 0o600)
 

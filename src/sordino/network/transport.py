@@ -58,6 +58,12 @@ class Mailbox:
         self._queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._waiting: Counter[str] = Counter()
         self._lock = threading.Lock()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Have the server stop, as an interruption of its thread would."""
+        self._stopped = True
+        self._queue.put(Event("closed", "", 0))
 
     def put(self, event: Event) -> None:
         """For the transport."""
@@ -70,10 +76,18 @@ class Mailbox:
         return self._waiting[site] >= AT_ONCE
 
     def get(self, seconds: float | None) -> Event | None:
-        """The next event; None if none came in time."""
+        """The next event; None if none came in time.
+
+        Raises:
+            KeyboardInterrupt: once it was stopped.
+        """
         try:
             found = self._queue.get(timeout=None if seconds is None else max(seconds, 0.0))
         except queue.Empty:
+            found = None
+        if self._stopped:
+            raise KeyboardInterrupt
+        if found is None:
             return None
         with self._lock:
             self._waiting[found.site] -= 1
@@ -165,6 +179,24 @@ class Transport(ABC):
             StudyError: if the kit does not fit.
         """
 
+    def servers(
+        self, studies: Mapping[Path, Agreement], host: str, address: str | None
+    ) -> dict[Path, OpensHub]:
+        """Return how the servers of several studies open their ends, by their kits.
+
+        Args:
+            address: where all of them are, if not where it was agreed.
+
+        Raises:
+            StudyError: if the kits do not fit, or the transport has nothing that they could share.
+        """
+        if len(studies) > 1:
+            raise StudyError(
+                "several kits: only transport = 'websocket' has one port for all. Start a process "
+                "for each study"
+            )
+        return {kit: self.server(each.at(address), kit, host) for kit, each in studies.items()}
+
     @abstractmethod
     def site(self, agreement: Agreement, index: int, kit: Path) -> Connects:
         """Return how a site connects.
@@ -194,12 +226,29 @@ class WebSocket(Transport):
     """WebSocket over mutual TLS 1.3: sites connect to the server's own port."""
 
     def server(self, agreement: Agreement, kit: Path, host: str) -> OpensHub:
+        return self.servers({kit: agreement}, host, None)[kit]
+
+    def servers(
+        self, studies: Mapping[Path, Agreement], host: str, address: str | None
+    ) -> dict[Path, OpensHub]:
+        numbers = sorted({each.at(address).port for each in studies.values()})
+        named = {each.name: (kit, each.host) for kit, each in studies.items()}
+        if len(numbers) > 1 or len(named) < len(studies):
+            raise StudyError(
+                f"several kits: the port tells their studies apart by name ({', '.join(named)}), "
+                f"and there is one for all; agreed on: {', '.join(map(str, numbers))}. Give "
+                "--address HOST:PORT, or start a process for each study"
+            )
         websocket = _websocket()
-        context, barred = certificates.context(kit, "server"), certificates.Revoked(kit)
-        names, port = frozenset(agreement.names), agreement.port
-        return lambda limit, mailbox, refused, told: websocket.WebSocketHub(
-            host, port, context, limit, names, mailbox, barred, refused
-        )
+        port = websocket.Port(host, numbers[0], named)
+
+        def opens(kit: Path, agreement: Agreement) -> OpensHub:
+            names = frozenset(agreement.names)
+            return lambda limit, mailbox, refused, told: websocket.WebSocketHub(
+                port, agreement.name, limit, names, mailbox, kit, refused
+            )
+
+        return {kit: opens(kit, agreement) for kit, agreement in studies.items()}
 
     def site(self, agreement: Agreement, index: int, kit: Path) -> Connects:
         websocket, tls = _websocket(), partial(certificates.context, kit, "site")
@@ -208,7 +257,7 @@ class WebSocket(Transport):
 
         def connects(limit: int) -> Line:
             nonlocal last
-            last = websocket.WebSocketLine(agreement.server, tls(), limit, last)
+            last = websocket.WebSocketLine(agreement.server, tls(), limit, agreement.name, last)
             return last
 
         return connects

@@ -1,4 +1,4 @@
-"""WebSocket over mutual TLS 1.3: the server listens on one port, and sites connect to it.
+"""WebSocket over mutual TLS 1.3: sites connect to one port, behind which studies are served.
 
 Each end runs an event loop in a thread of its own, so that signs of life are answered however long
 the server or a site computes. A site's connection goes through a proxy where the environment names
@@ -10,6 +10,9 @@ one (``https_proxy``).
 # `websockets` speaks the protocol. What stands here is who is admitted, and what one side may cost
 # the other:
 #
+# * One port. The path of a request names the study, and the host that a site asks TLS for chooses
+#   the server's certificate. Each study has a hub: who is admitted, by which authority, and on how
+#   many connections, is its own, and its end is not that of the others.
 # * Liveness. Both sides ping every BEAT. A connection on which no byte has come for three beats is
 #   ended. Bytes count, and not answers to pings: those wait behind a large frame on a slow line.
 # * Strangers. A connection that has not shown a certificate within OPENING is ended, and there are
@@ -32,6 +35,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import hashlib
+import ipaddress
 import logging
 import re
 import resource
@@ -39,14 +43,16 @@ import ssl
 import threading
 import urllib.request
 import weakref
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from itertools import count
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from cryptography import x509
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -55,6 +61,7 @@ from websockets.frames import CloseCode
 from websockets.http11 import Request, Response
 
 from sordino.base.errors import StudyError
+from sordino.network import certificates
 from sordino.network.transport import Event, Lost, Mailbox, Stranger
 
 BEAT = 2.5
@@ -236,24 +243,25 @@ class _ToSite(_Watched, ServerConnection):
     """The server's connection to a site.
 
     Attributes:
-        name, serial: common name and serial number of the certificate that TLS has verified.
+        hub: of the study that the site has asked for; who has not asked yet reads nothing.
+        certificate: that TLS has verified, by one of the authorities of the port.
+        name: in the certificate.
         waiting: frames that wait to be sent.
     """
 
-    def __init__(self, hub: WebSocketHub, *given: Any, **named: Any) -> None:
+    hub: WebSocketHub
+
+    def __init__(self, limit: Callable[[], int], *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self._hub = hub
+        self.protocol.max_message_size = limit()  # the first frame may come with the request
         self.waiting: asyncio.Queue[bytes] = asyncio.Queue()
         self._held = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        found: ssl.SSLObject = transport.get_extra_info("ssl_object")
+        self.certificate = x509.load_der_x509_certificate(found.getpeercert(True) or b"")
+        self.name = certificates.common_name(self.certificate)
         super().connection_made(transport)
-        found = transport.get_extra_info("peercert") or {}
-        names = [
-            value for part in found.get("subject", ()) for key, value in part if key == "commonName"
-        ]
-        self.name = names[0] if len(names) == 1 else ""
-        self.serial = int(found.get("serialNumber", "0"), 16)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -269,7 +277,8 @@ class _ToSite(_Watched, ServerConnection):
         self.waiting.put_nowait(frame)
 
     def _slow(self) -> None:
-        self._hub.refused(self.name, "it reads too slowly")
+        if hasattr(self, "hub"):
+            self.hub.refused(self.name, "it reads too slowly")
         self.transport.abort()
 
     async def write(self) -> None:
@@ -280,6 +289,14 @@ class _ToSite(_Watched, ServerConnection):
                 self._held -= len(frame)
                 await self.give(frame)
                 self.waiting.task_done()
+
+
+def _answered(connection: _ToSite, request: Request, response: Response) -> None:
+    """Say what has come of a frame; tell of a site that asks for no WebSocket."""
+    if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
+        response.headers.update(connection.beginning.header)
+    if response.status_code in (HTTPStatus.BAD_REQUEST, HTTPStatus.UPGRADE_REQUIRED):
+        connection.hub.refused(connection.name, "it does not open a WebSocket as one does")
 
 
 def _guard_handshakes(context: ssl.SSLContext, refused: Callable[[str], None], most: int) -> None:
@@ -319,81 +336,218 @@ def _descriptors() -> int:
     return wanted
 
 
-class WebSocketHub:
-    """The server's end.
+class Port:
+    """A port that studies are served behind: it is open while one of them is.
 
     Args:
-        host, port: where to listen.
-        context: mutual TLS.
-        limit: bytes of a frame.
-        sites: names that may connect.
-        mailbox: where events go.
-        barred: whether a certificate (by its serial number) is revoked now.
-        refused: told of each connection that was refused: who (or where from), and why.
+        host, number: where to listen.
+        kits: of each study's server, by the study's name; and the host that its sites ask for.
 
     Raises:
-        StudyError: if it cannot listen there.
+        StudyError: if sites of one study would be shown the certificate of another one's server.
     """
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        context: ssl.SSLContext,
-        limit: int,
-        sites: frozenset[str],
-        mailbox: Mailbox,
-        barred: Callable[[int], bool],
-        refused: Callable[[str, str], None],
-    ) -> None:
-        self.limit, self.refused = limit, refused
-        self._sites, self._mailbox, self._barred = sites, mailbox, barred
-        self._numbers, self._closing = count(1), False
-        self._there: dict[str, _ToSite] = {}
-        self._beginnings: dict[str, Beginning] = {}
-        self._open = 0
-        _guard_handshakes(context, lambda why: refused("", why), _descriptors() // 2)
-        self._thread = _Thread("sordino hub")
-        try:
-            self._server = self._thread.run(self._listen(host, port, context))
-        except OSError as error:
-            self._thread.end()
-            raise StudyError(
-                f"{host}:{port}: the server cannot listen there ({error.strerror}). Is "
-                "another one running, or is the port not free?"
-            ) from error
-        self.port: int = next(iter(self._server.sockets)).getsockname()[1]
+    def __init__(self, host: str, number: int, kits: Mapping[str, tuple[Path, str]]) -> None:
+        self._host, self.number, self._known = host, number, kits.keys()
+        self._identities = [Identity(kit) for kit, _ in kits.values()]
+        for kit, asked in kits.values():
+            self._identity(_said(asked)).refuse_other(kit, asked)
+        self._hubs: dict[str, WebSocketHub] = {}  # replaced, as other threads look at it
+        self._changing = threading.Lock()
 
-    async def _listen(self, host: str, port: int, context: ssl.SSLContext) -> Server:
+    def open(self, hub: WebSocketHub) -> None:
+        """Let a study's sites in.
+
+        Raises:
+            StudyError: if it cannot listen there.
+        """
+        with self._changing:
+            before, self._hubs = self._hubs, {**self._hubs, hub.study: hub}
+            if before:
+                return
+            self.thread = _Thread("sordino hub")
+            try:
+                self._server = self.thread.run(self._listen())
+            except OSError as error:
+                self._hubs = before
+                self.thread.end()
+                raise StudyError(
+                    f"{self._host}:{self.number}: the server cannot listen there "
+                    f"({error.strerror}). Is another one running, or is the port not free?"
+                ) from error
+            self.number = next(iter(self._server.sockets)).getsockname()[1]
+
+    def close(self, hub: WebSocketHub) -> None:
+        """Let a study's sites in no more, and close with the last one."""
+        with self._changing:
+            self._hubs = {name: each for name, each in self._hubs.items() if each is not hub}
+            self.thread.run(hub.farewell())
+            if not self._hubs:
+                self.thread.run(self._end())
+                self.thread.end()
+
+    async def _listen(self) -> Server:
+        context = self._identities[0].context()
+        context.sni_callback = self._identify
+        _guard_handshakes(context, lambda why: self._refused("", why), _descriptors() // 2)
         return await serve(
-            self._serve,  # type: ignore[arg-type]
-            host,
-            port,
+            _heard,  # type: ignore[arg-type]
+            self._host,
+            self.number,
             ssl=context,
             compression=None,
             process_request=self._admit,  # type: ignore[arg-type]
-            process_response=self._answered,  # type: ignore[arg-type]
+            process_response=_answered,  # type: ignore[arg-type]
             open_timeout=OPENING,
             ssl_handshake_timeout=OPENING,
             close_timeout=CLOSING,
             ping_interval=BEAT,
             ping_timeout=None,
-            max_size=self.limit,
             max_queue=(IN_HAND, 0),
             write_limit=WRITING,
             logger=_SILENT,
-            create_connection=partial(_ToSite, self),  # type: ignore[arg-type]
+            create_connection=partial(_ToSite, self._limit),  # type: ignore[arg-type]
         )
 
+    async def _end(self) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+
+    def _limit(self) -> int:
+        return max((hub.limit for hub in self._hubs.values()), default=0)
+
+    def _refused(self, name: str, why: str) -> None:
+        """Tell every study of somebody who has not said which one is meant."""
+        for hub in self._hubs.values():
+            hub.refused(name, why)
+
+    def _identity(self, host: str | None) -> Identity:
+        """Return the certificate for the host that a site asks for; the first where none is."""
+        fits = (each for each in self._identities if host is not None and each.listens_at(host))
+        return next(fits, self._identities[0])
+
+    def _identify(self, handshake: ssl.SSLObject, host: str | None, _: ssl.SSLContext) -> None:
+        handshake.context = self._identity(host).context()
+
+    def _admit(self, connection: _ToSite, request: Request) -> Response | None:
+        """Return why a connection is not opened, or None."""
+        study = request.path.removeprefix("/")
+        if len(self._known) == 1:  # versions before name none; and the greeting tells others
+            study = next(iter(self._known))
+        if study in self._hubs:
+            return self._hubs[study].admit(connection, request)
+        why = f"the study {study} is not open now"
+        if study not in self._known:
+            why = "of the studies here, this is none" if study else "several studies: upgrade"
+            self._refused(connection.name, f"it asks for a study that is not served ({why})")
+        return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, f"{why}\n")
+
+
+async def _heard(connection: _ToSite) -> None:
+    await connection.hub.hear(connection)
+
+
+def _said(host: str) -> str | None:
+    """Return what TLS says of the host that a site asks for; of an address, nothing."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return host.lower()
+    return None
+
+
+class Identity:
+    """A server's certificate and key, read again when they have changed.
+
+    Args:
+        kit: of the server.
+    """
+
+    def __init__(self, kit: Path) -> None:
+        self._kit, self._stamp = kit, 0
+        self._read()
+
+    def _read(self) -> None:
+        stamp = (self._kit / "server.pem").stat().st_mtime_ns
+        if stamp != self._stamp:
+            context = certificates.context(self._kit, "server")
+            self._certificate = certificates.read_certificate(self._kit, "server.pem")
+            self._context, self._stamp = context, stamp
+
+    def listens_at(self, host: str) -> bool:
+        """Return whether it is for this host."""
+        return certificates.listens_at(self._certificate, host)
+
+    def refuse_other(self, kit: Path, host: str) -> None:
+        """Refuse a study whose sites would not take this for their server.
+
+        Raises:
+            StudyError: naming both kits.
+        """
+        trusted = certificates.read_certificate(kit, "authority.pem")
+        issued = certificates.issued_by(self._certificate, trusted)
+        if kit != self._kit and not (issued and self.listens_at(host)):
+            raise StudyError(
+                f"{kit}: its sites ask for {host}, and would be shown the certificate of "
+                f"{self._kit}, of another authority or for another host. Serve it by a process of "
+                "its own, or agree on a host name of its own"
+            )
+
+    def context(self) -> ssl.SSLContext:
+        """Mutual TLS with the certificate that is there now; while it is copied, with the last."""
+        with suppress(OSError, StudyError):
+            self._read()
+        return self._context
+
+
+class WebSocketHub:
+    """The server's end of a study.
+
+    Args:
+        port: that it is behind.
+        study: its name.
+        limit: bytes of a frame.
+        sites: names that may connect.
+        mailbox: where events go.
+        kit: of the server; its authority certifies the sites, and revokes.
+        refused: told of each connection that was refused: who (or where from), and why.
+
+    Raises:
+        StudyError: if the port cannot be opened.
+    """
+
+    def __init__(
+        self,
+        port: Port,
+        study: str,
+        limit: int,
+        sites: frozenset[str],
+        mailbox: Mailbox,
+        kit: Path,
+        refused: Callable[[str, str], None],
+    ) -> None:
+        self.study, self.limit, self.refused = study, limit, refused
+        self._sites, self._mailbox, self._port = sites, mailbox, port
+        self._barred = certificates.Revoked(kit)
+        self._numbers, self._closing = count(1), False
+        self._there: dict[str, _ToSite] = {}
+        self._beginnings: dict[str, Beginning] = {}
+        self._open = 0
+        port.open(self)
+
+    @property
+    def port(self) -> int:
+        """Number of the port."""
+        return self._port.number
+
     def send(self, site: str, frame: bytes) -> None:
-        self._thread.soon(self._put, site, frame)
+        self._port.thread.soon(self._put, site, frame)
 
     def drop(self, site: str, why: str) -> None:
-        self._thread.soon(self._end, site, why)
+        self._port.thread.soon(self._end, site, why)
 
     def close(self) -> None:
-        self._thread.run(self._farewell())
-        self._thread.end()
+        self._port.close(self)
 
     def _put(self, site: str, frame: bytes) -> None:
         if site in self._there:
@@ -402,50 +556,42 @@ class WebSocketHub:
     def _end(self, site: str, why: str) -> None:
         if site in self._there:
             reason = why.encode()[:100].decode(errors="ignore")
-            self._thread.loop.create_task(self._there[site].close(_REFUSED, reason))
+            self._port.thread.loop.create_task(self._there[site].close(_REFUSED, reason))
 
-    async def _farewell(self) -> None:
+    async def farewell(self) -> None:
+        """Send what waits, if that is quick, and end the study's connections."""
         self._closing = True
         if sent := [asyncio.ensure_future(each.waiting.join()) for each in self._there.values()]:
             _, late = await asyncio.wait(sent, timeout=CLOSING)
             for each in late:
                 each.cancel()
-        self._server.close()
-        await self._server.wait_closed()
+        open_now = list(self._there.values())
+        await asyncio.gather(*(each.close(CloseCode.GOING_AWAY) for each in open_now))
 
-    def _admit(self, connection: _ToSite, request: Request) -> Response | None:
+    def admit(self, connection: _ToSite, request: Request) -> Response | None:
         """Return why a connection is not opened, or None."""
         name = connection.name
         if self._open >= len(self._sites) + STRANGERS:
             self.refused(name, "too many connections at once")
             return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections\n")
-        if name not in self._sites:
+        if name not in self._sites or not self._barred.issued(connection.certificate):
             self.refused(name, "its certificate is of no site of this federation")
             return connection.respond(HTTPStatus.FORBIDDEN, "not a site of this federation\n")
-        if why := self._turned_away(connection.serial):
+        if why := self._turned_away(connection):
             status = HTTPStatus.FORBIDDEN if why == IS_REVOKED else HTTPStatus.SERVICE_UNAVAILABLE
             self._gone(name, why)
             return connection.respond(status, f"{why}\n")
-        connection.there = request.headers.get(BEGUN, "")
+        connection.hub, connection.there = self, request.headers.get(BEGUN, "")
         beginning = self._beginnings.get(name, Beginning(self.limit)).next()
         self._beginnings[name] = connection.beginning = beginning
         return None
 
-    def _answered(self, connection: _ToSite, request: Request, response: Response) -> None:
-        """Say what has come of a frame; tell of a site that asks for something else than a
-        WebSocket.
-        """
-        if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
-            response.headers.update(connection.beginning.header)
-        if response.status_code in (HTTPStatus.BAD_REQUEST, HTTPStatus.UPGRADE_REQUIRED):
-            self.refused(connection.name, "it does not open a WebSocket as one does")
-
-    def _turned_away(self, serial: int) -> str:
+    def _turned_away(self, connection: _ToSite) -> str:
         """Return why the site with this certificate is heard no more; empty where it is heard.
         While the list cannot be read, as when it is being copied, nobody is.
         """
         try:
-            return IS_REVOKED if self._barred(serial) else ""
+            return IS_REVOKED if self._barred(connection.certificate.serial_number) else ""
         except StudyError:
             return "the list of revoked certificates cannot be read now"
 
@@ -455,20 +601,22 @@ class WebSocketHub:
         if why == IS_REVOKED:
             self._mailbox.put(Event("barred", name, 0, why.encode()))
 
-    async def _serve(self, connection: _ToSite) -> None:
+    async def hear(self, connection: _ToSite) -> None:
         """Hear an open connection to its end. It replaces an earlier one of the same site."""
         name, number, why = connection.name, next(self._numbers), ""
+        if self._closing:
+            return
         if name in self._there:  # a site that came back before its end was noticed
             self._there[name].transport.abort()
         self._there[name], self._open = connection, self._open + 1
         self._mailbox.put(Event("open", name, number))
-        writing = self._thread.loop.create_task(connection.write())
+        writing = self._port.thread.loop.create_task(connection.write())
         try:
             while not why:
                 frame = await connection.take()
                 while self._mailbox.full(name) and not self._closing:
                     await asyncio.sleep(HELD)
-                why = self._turned_away(connection.serial)
+                why = self._turned_away(connection)
                 if not why:
                     self._mailbox.put(Event("frame", name, number, frame))
             await connection.close(_REFUSED, why)
@@ -501,6 +649,7 @@ class WebSocketLine:
         address: host and port.
         context: mutual TLS.
         limit: bytes of a frame.
+        study: that is meant, of those behind the port.
         before: an earlier line, which may have left the beginning of a frame.
 
     Attributes:
@@ -516,12 +665,13 @@ class WebSocketLine:
         address: str,
         context: ssl.SSLContext,
         limit: int,
+        study: str = "",
         before: WebSocketLine | None = None,
     ) -> None:
         self.beginning: Beginning = Beginning(limit) if before is None else before.beginning.next()
         self._thread = _Thread("sordino line")
         try:
-            self._line = self._thread.run(self._connect(address, context, limit))
+            self._line = self._thread.run(self._connect(f"wss://{address}/{study}", context, limit))
         except BaseException as error:
             self._thread.end()
             if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code == NOT_YET:
@@ -542,8 +692,8 @@ class WebSocketLine:
                 raise Lost(f"{address}: {error}") from error
             raise
 
-    async def _connect(self, address: str, context: ssl.SSLContext, limit: int) -> _ToServer:
-        uri, named = f"wss://{address}/", urllib.request.getproxies()
+    async def _connect(self, uri: str, context: ssl.SSLContext, limit: int) -> _ToServer:
+        named = urllib.request.getproxies()
         bypassed = urllib.request.proxy_bypass(urlsplit(uri).hostname or "")
         line = await _Connect(
             uri,

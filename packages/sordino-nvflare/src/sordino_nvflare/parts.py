@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from sordino.extend.network import (
     JoinOptions,
     Mailbox,
     Outcome,
+    Page,
     Shown,
     StudyError,
     cut_short,
@@ -259,17 +261,18 @@ class Serve(Controller):  # type: ignore[misc]  # the library has no types
             self._hub = FlareHub(post, limit, names, mailbox, refused)
             return self._hub
 
-        return serve(
-            own.kit,
-            _shown(lambda words: self.log_info(fl_ctx, words)),
-            out=own.out,
-            test=own.test,
-            page=own.page,
-            durable=own.durable,
-            scripted=own.scripted,
-            within=own.answer_within,
-            way=opens,
-        )
+        run, name = own.out or own.kit / RUN, agreed.agreement.name
+        with nullcontext() if own.page is None else closing(Page({name: run}, own.page)):
+            return serve(
+                own.kit,
+                _shown(lambda words: self.log_info(fl_ctx, words)),
+                out=run,
+                test=own.test,
+                durable=own.durable,
+                scripted=own.scripted,
+                within=own.answer_within,
+                way=opens,
+            )
 
     def process_result_of_unknown_task(
         self, client: Any, task_name: str, client_task_id: str, result: Any, fl_ctx: Any
