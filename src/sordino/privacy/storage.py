@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sordino.base.errors import LedgerError
+from sordino.base.errors import LedgerError, SordinoError
 from sordino.privacy.formats import NEWEST, LedgerFormat, recognise
 
 PATIENCE = 30.0  # seconds to wait for another process that is charging
@@ -31,7 +31,7 @@ class LedgerExists(LedgerError):
     """Where a new ledger was to be made there is one."""
 
 
-class Late(Exception):
+class Late(SordinoError):
     """A reader's seconds are over."""
 
 

@@ -30,7 +30,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -38,7 +37,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 from msgspec.structs import replace
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from sordino.base import modules as code
 from sordino.base.errors import LedgerError, ResumeError, SordinoError, StudyError
@@ -51,6 +50,7 @@ from sordino.base.files import (
     object_of,
     open_below,
     read_below,
+    readable,
     refuse_odd,
     there,
     toml_of,
@@ -313,15 +313,10 @@ class RunFolder(msgspec.Struct, frozen=True):
             StudyError: if it is no plain file, or cannot be read.
         """
         found = hashlib.sha256()
-        try:
-            with open_below(self.path, *name.split("/")) as file:
-                while piece := file.read(_PIECE):
-                    found.update(piece)
-                    late()
-        except OSError as error:
-            raise StudyError(
-                f"{self.path / name}: cannot be read ({error.strerror}). Restore it from a copy"
-            ) from error
+        with readable(self.path / name), open_below(self.path, *name.split("/")) as file:
+            while piece := file.read(_PIECE):
+                found.update(piece)
+                late()
         return found.hexdigest()
 
     def seal(self, done: Mapping[str, object], model: bytes, spent: records.Spent) -> Seal:
@@ -420,12 +415,8 @@ def table_in(path: Path, read: Callable[[str], Any]) -> dict[str, Any]:
     Raises:
         StudyError: if there is none that can be read.
     """
-    try:
+    with readable(path):
         found = read(read_below(path.parent, path.name, most=MOST_JSON).decode())
-    except (ValueError, RecursionError, OSError) as error:
-        raise StudyError(
-            f"{path}: cannot be read ({str(error)[:200]}). Restore it from a copy"
-        ) from error
     if not isinstance(found, dict):
         raise StudyError(
             f"{path}: it must hold one table of keys and values. Restore it from a copy"
@@ -473,12 +464,10 @@ def about_of(folder: Path, modules: Path | None = None) -> About:
 
 def _object(folder: Path, modules: Path | None, error: type[SordinoError]) -> dict[str, object]:
     path = folder / ABOUT
-    try:
+    if not there(folder, path.name):
+        raise StudyError(f"{folder}: this is no run folder: it has no run.json")
+    with readable(path):
         content = read_below(folder, path.name)
-    except (FileNotFoundError, NotADirectoryError):
-        raise StudyError(f"{folder}: this is no run folder: it has no run.json") from None
-    except OSError as failed:
-        raise StudyError(f"{path}: cannot be read ({failed.strerror})") from failed
     found = object_of(content, path, error)
     if found.get("regime") not in (None, *regimes.names()):
         try:
@@ -596,27 +585,6 @@ def _vectors(path: Path) -> tuple[dict[str, Array], bytes]:
     return vectors, state
 
 
-@contextmanager
-def _readable(folder: Path, remedy: str = "") -> Iterator[Path]:
-    """The folder's checkpoint; whatever a forged or damaged one raises is one message."""
-    path = folder / CHECKPOINT
-    try:
-        yield path
-    except (
-        SafetensorError,
-        msgspec.MsgspecError,
-        KeyError,
-        ValueError,
-        TypeError,
-        OverflowError,
-        RecursionError,
-        OSError,
-    ) as error:
-        raise ResumeError(
-            f"{path}: this checkpoint cannot be read ({error}). Restore it from a copy{remedy}"
-        ) from error
-
-
 def _there(folder: Path) -> bool:
     try:
         check_below(folder, *CHECKPOINT.split("/"))
@@ -633,7 +601,8 @@ def read_checkpoint(folder: Path, play: Simulation, regime: str) -> Saved[Snapsh
     """
     if not _there(folder):
         return None
-    with _readable(folder, ", or begin a new run") as path:
+    path = folder / CHECKPOINT
+    with readable(path, ResumeError, "Restore it from a copy, or begin a new run"):
         vectors, state = _vectors(path)
         version = msgspec.json.decode(state, type=dict[str, msgspec.Raw]).get("format")
         if version is None or bytes(version).decode() not in (str(FORMAT), str(FORMAT_ENDED)):
@@ -664,7 +633,8 @@ def checkpoint_heads(folder: Path) -> Mapping[str, tuple[int, str]]:
     """
     if not _there(folder):
         return {}
-    with _readable(folder) as path, safe_open(path, framework="numpy") as file:
+    path = folder / CHECKPOINT
+    with readable(path, ResumeError), safe_open(path, framework="numpy") as file:
         return msgspec.json.decode(file.metadata()["state"].encode(), type=Saved[msgspec.Raw]).heads
 
 

@@ -24,6 +24,7 @@ from sordino.base.files import (
     Malformed,
     open_below,
     read_below,
+    readable,
     refuse_larger,
     there,
 )
@@ -264,10 +265,8 @@ def _optional(path: Path, kind: type[O]) -> O | None:
 
 
 def _text(path: Path) -> str:
-    try:
+    with readable(path):
         return read_below(path.parent, path.name).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise StudyError(f"{path}: cannot be read ({error}). Restore it from a copy") from error
 
 
 def _log(
@@ -298,12 +297,10 @@ def _log(
 
 def _lines(path: Path, last: int | None) -> Iterator[bytes]:
     """Lines of a file with their ends; of the last bytes only, the first of them may be half."""
-    try:
-        file = open_below(path.parent, path.name)
-    except FileNotFoundError:
+    if not there(path.parent, path.name):
         return
-    except OSError as error:
-        raise StudyError(f"{path}: cannot be read ({error}). Restore it from a copy") from error
+    with readable(path):
+        file = open_below(path.parent, path.name)
     with file:
         left = os.fstat(file.fileno()).st_size  # what is written meanwhile is for the next reader
         refuse_larger(left, path, MOST_LOG)

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from sordino.base.errors import LedgerError, SordinoError, StudyError
-from sordino.base.files import json_of, open_below, there, toml_of
+from sordino.base.files import json_of, open_below, readable, there, toml_of
 from sordino.base.fingerprints import KEYED
 from sordino.base.registry import below
 from sordino.core.prepared import ELSEWHERE
@@ -252,25 +252,13 @@ class _Verification:
 
     def shared_histories(self, ledger: Ledger) -> Mapping[str, Sequence[Spent]]:
         """Of a ledger's sets that know records: what their records have spent in all together."""
-        with ledger_errors(ledger.path, self.clock):
+        what = f"{ledger.path}: what its records have spent"
+        with readable(what, LedgerError), ledger_errors(ledger.path, self.clock):
             if not ledger.notes(RECORDS):
                 return {}
             from sordino.privacy.records import bounds  # arrays take a while to import
 
-            try:
-                return bounds(ledger, self.clock.check)
-            except (
-                ArithmeticError,
-                LookupError,
-                RecursionError,
-                TypeError,
-                ValueError,
-                AttributeError,
-                MemoryError,
-            ) as error:
-                raise LedgerError(
-                    f"{ledger.path}: what its records have spent cannot be read ({error!r})"
-                ) from error
+            return bounds(ledger, self.clock.check)
 
     def ledger(self, path: Path) -> None:
         """Walk a ledger and price all its units; a problem, if that cannot be done."""

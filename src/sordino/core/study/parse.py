@@ -26,7 +26,7 @@ from pydantic.fields import FieldInfo
 
 from sordino.base import modules as code
 from sordino.base.errors import StudyError
-from sordino.base.files import DEEPEST, MOST_TOML, Malformed, read_below, toml_of
+from sordino.base.files import DEEPEST, MOST_TOML, Malformed, read_below, readable, toml_of
 from sordino.base.registry import (
     REGISTRIES,
     Registry,
@@ -167,12 +167,8 @@ def read_run(
     """
     code.look_beside(modules)
     path = folder / "study.toml"
-    try:
+    with readable(path):
         content = read_below(folder, path.name, most=MOST_TOML)
-    except OSError as error:
-        raise StudyError(
-            f"{path}: cannot be read ({error.strerror}). Restore it from a copy"
-        ) from None
     return _read(content, changes, path, recorded or {})
 
 
