@@ -78,9 +78,7 @@ _REMEDY = (
 
 @contextmanager
 def readable(
-    place: object,
-    kind: type[SordinoError] = StudyError,
-    remedy: str = "Restore it from a copy",
+    place: object, kind: type[SordinoError] = StudyError, remedy: str = "Restore it from a copy"
 ) -> Iterator[None]:
     """Say of a file that cannot be read which one it is, and what to do.
 

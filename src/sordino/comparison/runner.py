@@ -210,10 +210,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def call(
-    function: str,
-    calls: Mapping[int, Call],
-    at_once: int,
-    ended: Callable[[int, Answer], None],
+    function: str, calls: Mapping[int, Call], at_once: int, ended: Callable[[int, Answer], None]
 ) -> None:
     """Call a function many times in processes, which make several calls one after another: to
     start one takes longer than a short run.

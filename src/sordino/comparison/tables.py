@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sordino.comparison.result import (
-    CONFIDENCE,
-    Comparison,
-    Difference,
-    Member,
-    recorded,
-)
+from sordino.comparison.result import CONFIDENCE, Comparison, Difference, Member, recorded
 from sordino.core import regimes
 from sordino.core.files import replace_file
 from sordino.core.records import dumped
@@ -178,10 +172,7 @@ def write(comparison: Comparison) -> None:
     replace_file(
         comparison.folder / "comparison.json", dumped(recorded(comparison), indent=1).encode()
     )
-    replace_file(
-        comparison.folder / PAGE,
-        render(content(comparison)).encode("utf-8", "replace"),
-    )
+    replace_file(comparison.folder / PAGE, render(content(comparison)).encode("utf-8", "replace"))
 
 
 def _difference(each: Difference, percent: bool) -> list[str]:

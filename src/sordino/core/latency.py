@@ -139,12 +139,7 @@ class Latency(Section):
         )
 
 
-LATENCIES = Registry(
-    base=Latency,
-    noun="latency",
-    place="world.latency",
-    usual="constant",
-)
+LATENCIES = Registry(base=Latency, noun="latency", place="world.latency", usual="constant")
 
 
 @LATENCIES.register

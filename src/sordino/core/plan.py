@@ -170,9 +170,7 @@ class Schedule:
         at = functools.cache(NoisyCharges.at)  # units are often alike
         stages = {unit: at(self.noisy[unit], sigma) for unit, sigma in multipliers.items()}
         return replace(
-            self,
-            stages={**self.stages, **stages},
-            multipliers={**self.multipliers, **multipliers},
+            self, stages={**self.stages, **stages}, multipliers={**self.multipliers, **multipliers}
         )
 
     def for_group(self, size: int) -> Schedule:

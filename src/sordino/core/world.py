@@ -16,17 +16,7 @@ from sordino.base.entropy import History
 from sordino.base.errors import StudyError
 from sordino.base.message import Vector
 from sordino.core import records
-from sordino.core.effect import (
-    Book,
-    Effect,
-    Event,
-    Learn,
-    Learned,
-    Overtaken,
-    Request,
-    Said,
-    Skip,
-)
+from sordino.core.effect import Book, Effect, Event, Learn, Learned, Overtaken, Request, Said, Skip
 from sordino.core.records import Row
 from sordino.mechanisms.secure.messages import MOST_CLIENTS, lowest_threshold
 from sordino.privacy import Budget, Charge, LedgerSession, Permit

@@ -334,9 +334,7 @@ def refuse_nobody(values: npt.NDArray[Any], role: str, place: str) -> None:
         )
 
 
-def encode_clients(
-    parts: Sequence[npt.NDArray[Any]],
-) -> tuple[tuple[Labels, ...], tuple[str, ...]]:
+def encode_clients(parts: Sequence[npt.NDArray[Any]]) -> tuple[tuple[Labels, ...], tuple[str, ...]]:
     """Owners numbered 0.. in sorted order, the same numbers in training and test, and their names,
     each once, fit to show.
 

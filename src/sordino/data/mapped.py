@@ -124,11 +124,7 @@ def write(
 
 
 def _fill(
-    draft: Path,
-    parts: ByClient,
-    test: Dataset | None,
-    owners: tuple[str, ...],
-    person: str | None,
+    draft: Path, parts: ByClient, test: Dataset | None, owners: tuple[str, ...], person: str | None
 ) -> None:
     whole, digests = parts.whole, dict[str, str]()
     arrays: dict[str, npt.NDArray[Any]] = {

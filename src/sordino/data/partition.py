@@ -187,12 +187,7 @@ class Partition(Section):
         raise NotImplementedError
 
 
-PARTITIONS = Registry(
-    base=Partition,
-    noun="partition",
-    place="data.partition",
-    needs=("split",),
-)
+PARTITIONS = Registry(base=Partition, noun="partition", place="data.partition", needs=("split",))
 
 
 @PARTITIONS.register
@@ -460,12 +455,7 @@ class Division(Section):
         return None
 
 
-DIVISIONS = Registry(
-    base=Division,
-    noun="division",
-    place="data.parts",
-    needs=("parts",),
-)
+DIVISIONS = Registry(base=Division, noun="division", place="data.parts", needs=("parts",))
 
 
 @DIVISIONS.register

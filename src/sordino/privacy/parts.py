@@ -94,11 +94,7 @@ def grouped_epsilon(
     if len(by_size) == 1:
         return apart
     together = _of_group(
-        by,
-        [one for spent in by_size.values() for one in spent],
-        max(by_size),
-        delta,
-        quick=quick,
+        by, [one for spent in by_size.values() for one in spent], max(by_size), delta, quick=quick
     )
     return min(apart, together)
 
@@ -221,10 +217,7 @@ def ratio(trials: Trials, profile: Profile, upto: float) -> float:
     for k in range(_PROFILE + 1):
         x = upto * k / _PROFILE
         delta = min(1.0, profile(x))
-        lines += [
-            (math.exp(x), delta),
-            (math.exp(-x), -math.expm1(-x) + math.exp(-x) * delta),
-        ]
+        lines += [(math.exp(x), delta), (math.exp(-x), -math.expm1(-x) + math.exp(-x) * delta)]
     return (1.0 + trials.eta) * _steepest(trials.gamma, lines) * (1.0 + _MARGIN)
 
 

@@ -58,17 +58,7 @@ from sordino.base.files import (
 from sordino.core import records, regimes
 from sordino.core import study as studies
 from sordino.core.files import replace_file, said_clearly
-from sordino.core.records import (
-    About,
-    Begin,
-    Misfit,
-    Row,
-    Seal,
-    dumped,
-    fitted,
-    known,
-    number,
-)
+from sordino.core.records import About, Begin, Misfit, Row, Seal, dumped, fitted, known, number
 from sordino.core.study.base import Study
 from sordino.core.world import EncodedSnapshot, Simulation, Snapshot
 from sordino.privacy import Ledger
@@ -271,10 +261,7 @@ class RunFolder(msgspec.Struct, frozen=True):
         ]
 
     def changed_since_seal(
-        self,
-        seal: Mapping[str, object],
-        about: Mapping[str, object],
-        digests: Mapping[str, str],
+        self, seal: Mapping[str, object], about: Mapping[str, object], digests: Mapping[str, str]
     ) -> list[Difference]:
         """Every key of ``run.json``, and every file, that is not what the run ended with.
 

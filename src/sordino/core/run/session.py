@@ -66,14 +66,7 @@ from sordino.core.run.folder import (
     study_of,
     why_refused,
 )
-from sordino.core.statements import (
-    adjacency,
-    assumptions,
-    guarantee,
-    guaranteed,
-    looked,
-    uncovered,
-)
+from sordino.core.statements import adjacency, assumptions, guarantee, guaranteed, looked, uncovered
 from sordino.core.study.base import Study
 from sordino.core.world import Snapshot
 from sordino.data.notices import notice

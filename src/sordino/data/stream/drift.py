@@ -78,12 +78,7 @@ class Drift(Section):
         raise NotImplementedError
 
 
-DRIFTS = Registry(
-    base=Drift,
-    noun="drift",
-    place="data.drift",
-    needs=("applied",),
-)
+DRIFTS = Registry(base=Drift, noun="drift", place="data.drift", needs=("applied",))
 
 
 @DRIFTS.register

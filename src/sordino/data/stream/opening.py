@@ -110,12 +110,7 @@ class Streaming(Section):
         raise NotImplementedError
 
 
-STREAMS = Registry(
-    base=Streaming,
-    noun="stream",
-    place="data.stream",
-    needs=("open",),
-)
+STREAMS = Registry(base=Streaming, noun="stream", place="data.stream", needs=("open",))
 
 
 @STREAMS.register

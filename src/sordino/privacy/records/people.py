@@ -34,24 +34,9 @@ from sordino.privacy.chain import OUTSIDE, RECORDS, SEAL
 from sordino.privacy.event import Event
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import store
-from sordino.privacy.records.classes import (
-    Class,
-    Pool,
-    bridged,
-    closed,
-    frozen,
-    histories,
-    joined,
-)
+from sordino.privacy.records.classes import Class, Pool, bridged, closed, frozen, histories, joined
 from sordino.privacy.records.group import ENTITY, LABEL, PERSON, SAMPLE
-from sordino.privacy.records.identity import (
-    Membership,
-    Places,
-    Records,
-    Words,
-    groups,
-    membership,
-)
+from sordino.privacy.records.identity import Membership, Places, Records, Words, groups, membership
 from sordino.privacy.records.price import (
     MIXED,
     Burden,

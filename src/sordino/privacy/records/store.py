@@ -312,16 +312,7 @@ def classes(db: sqlite3.Connection) -> tuple[list[Class], list[int]]:
             for part in ([rows] if one_way else rows)
         )
         groups = frozenset((tuple(numbers), each) for numbers, each in json.loads(live))
-        found.append(
-            Class(
-                sure,
-                groups,
-                bool(person),
-                bool(loose),
-                int(runs, 16),
-                tuple(ways),
-            )
-        )
+        found.append(Class(sure, groups, bool(person), bool(loose), int(runs, 16), tuple(ways)))
         sizes.append(int(size))
     return found, sizes
 
