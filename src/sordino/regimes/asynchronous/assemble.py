@@ -91,8 +91,8 @@ class BlockSimulation(Simulation[State]):
         """Return a block that begins with the task, if no permit holds it.
 
         A site that was killed draws its noise anew, so what it had reserved and not said is lost.
-        Hence it reserves one task when it starts, and then twice as many each time: it books less
-        than twice what it says. In a rehearsal, what was reserved before is found again.
+        Hence it reserves one task when it starts, and then one more each time: a life that says n
+        has lost fewer than sqrt(2 n). In a rehearsal, what was reserved before is found again.
         """
         number = task.number
         if any(each.holds(number) for each in permits):
@@ -104,7 +104,7 @@ class BlockSimulation(Simulation[State]):
                 and entry.round <= number < entry.round + entry.count
             ):
                 return (self._reserve(site, entry.round, entry.count),)
-        length = min(2 * permits[-1].count if permits else 1, self.block)
+        length = min(permits[-1].count + 1 if permits else 1, self.block)
         if (pays := self.regime.budget) is not None:
             length = max(min(length, pays[site] - number + 1), 1)
         return (self._reserve(site, number, length),)
