@@ -102,7 +102,9 @@ def test_an_answer_that_a_site_has_forgotten_is_booked_again(name: str, tmp_path
 
 
 @pytest.mark.parametrize("scripted", [False, True])
-def test_a_restart_loses_less_than_the_root_of_twice_what_was_said(scripted: bool, tmp_path: Path) -> None:
+def test_a_restart_loses_fewer_than_the_root_of_twice_what_was_said(
+    scripted: bool, tmp_path: Path
+) -> None:
     """What a killed edge has reserved and not said is lost, so it reserves little at first."""
     found, folder = laid(tmp_path, "asynchronous", scripted=scripted), tmp_path / "run"
     folder.mkdir()

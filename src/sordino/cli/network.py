@@ -73,13 +73,7 @@ def serve(
             help="Folders of kits, as `network provision` made them; several share one port.",
         ),
     ],
-    out: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="The run folder, made or resumed; for several kits one each. Default: the folder "
-            "run in the kit."
-        ),
-    ] = None,
+    out: Out = None,
     host: Annotated[
         str, typer.Option(help="The address to listen on. Default: every address of this machine.")
     ] = "",
@@ -115,11 +109,11 @@ def serve(
     from sordino.network import server
     from sordino.network.kit import RUN
 
-    if out and len(out) != len(kits):
-        raise StudyError(f"--out: give one for each kit; got {len(out)} for {len(kits)}")
-    runs = dict(zip(kits, out or [kit / RUN for kit in kits], strict=True))
-    tests = _tests(kits, test or ())
+    runs = {kit: out or kit / RUN for kit in kits}
     several, ends = len(runs) > 1, list[int]()
+    if several and out is not None:
+        raise StudyError("--out: with several kits each run folder is the folder run in the kit")
+    tests = _tests(kits, test or ())
     ending = threading.Lock()
     form = log_format or ("text" if several else None)
     with ExitStack() as stack:

@@ -121,6 +121,11 @@ def certify(
     return Pair(made.sign(by.key, hashes.SHA256()), key)
 
 
+def is_address(host: str) -> bool:
+    """Return whether a host is an address, and no name."""
+    return isinstance(_host(host), x509.IPAddress)
+
+
 def _host(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))

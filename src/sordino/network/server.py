@@ -175,10 +175,13 @@ def serve_all(
         BaseException: what ``play`` has raised for the first kit for which it has.
     """
     agreements = {kit: read_agreement(kit / AGREEMENT) for kit in kits}
-    (name, *others) = dict.fromkeys(each.transport for each in agreements.values())
-    if others:
-        raise StudyError(f"several kits: one process has one transport, and not {name}, {others}")
-    ways = transport.of(name).servers(agreements, host, address)
+    travels = {each.transport for each in agreements.values()}
+    if len(agreements) > 1 and travels != {"websocket"}:
+        raise StudyError(
+            f"several kits: only transport = 'websocket' has one port for all, and here are "
+            f"{', '.join(sorted(travels))}. Start a process for each study"
+        )
+    ways = transport.of(travels.pop()).servers(agreements, host, address)
     mailboxes, stopped, turns = list[Mailbox](), threading.Event(), threading.Lock()
 
     def life(kit: Path) -> None:

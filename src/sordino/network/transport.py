@@ -188,13 +188,8 @@ class Transport(ABC):
             address: where all of them are, if not where it was agreed.
 
         Raises:
-            StudyError: if the kits do not fit, or the transport has nothing that they could share.
+            StudyError: if the kits do not fit, each by itself or each other.
         """
-        if len(studies) > 1:
-            raise StudyError(
-                "several kits: only transport = 'websocket' has one port for all. Start a process "
-                "for each study"
-            )
         return {kit: self.server(each.at(address), kit, host) for kit, each in studies.items()}
 
     @abstractmethod

@@ -35,7 +35,6 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import hashlib
-import ipaddress
 import logging
 import re
 import resource
@@ -351,7 +350,8 @@ class Port:
         self._host, self.number, self._known = host, number, kits.keys()
         self._identities = [Identity(kit) for kit, _ in kits.values()]
         for kit, asked in kits.values():
-            self._identity(_said(asked)).refuse_other(kit, asked)
+            named = None if certificates.is_address(asked) else asked  # TLS names no address
+            self._identity(named).refuse_sites(kit, asked)
         self._hubs: dict[str, WebSocketHub] = {}  # replaced, as other threads look at it
         self._changing = threading.Lock()
 
@@ -391,7 +391,7 @@ class Port:
         context.sni_callback = self._identify
         _guard_handshakes(context, lambda why: self._refused("", why), _descriptors() // 2)
         return await serve(
-            _heard,  # type: ignore[arg-type]
+            lambda connection: connection.hub.hear(connection),  # type: ignore[attr-defined]
             self._host,
             self.number,
             ssl=context,
@@ -443,19 +443,6 @@ class Port:
         return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, f"{why}\n")
 
 
-async def _heard(connection: _ToSite) -> None:
-    await connection.hub.hear(connection)
-
-
-def _said(host: str) -> str | None:
-    """Return what TLS says of the host that a site asks for; of an address, nothing."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return host.lower()
-    return None
-
-
 class Identity:
     """A server's certificate and key, read again when they have changed.
 
@@ -470,16 +457,22 @@ class Identity:
     def _read(self) -> None:
         stamp = (self._kit / "server.pem").stat().st_mtime_ns
         if stamp != self._stamp:
-            context = certificates.context(self._kit, "server")
+            self._context = certificates.context(self._kit, "server")
             self._certificate = certificates.read_certificate(self._kit, "server.pem")
-            self._context, self._stamp = context, stamp
+            self._stamp = stamp
+
+    def context(self) -> ssl.SSLContext:
+        """Mutual TLS with the certificate that is there now; while it is copied, with the last."""
+        with suppress(OSError, StudyError):
+            self._read()
+        return self._context
 
     def listens_at(self, host: str) -> bool:
         """Return whether it is for this host."""
         return certificates.listens_at(self._certificate, host)
 
-    def refuse_other(self, kit: Path, host: str) -> None:
-        """Refuse a study whose sites would not take this for their server.
+    def refuse_sites(self, kit: Path, host: str) -> None:
+        """Refuse a study whose sites, which ask for this host, do not take this for their server.
 
         Raises:
             StudyError: naming both kits.
@@ -492,12 +485,6 @@ class Identity:
                 f"{self._kit}, of another authority or for another host. Serve it by a process of "
                 "its own, or agree on a host name of its own"
             )
-
-    def context(self) -> ssl.SSLContext:
-        """Mutual TLS with the certificate that is there now; while it is copied, with the last."""
-        with suppress(OSError, StudyError):
-            self._read()
-        return self._context
 
 
 class WebSocketHub:
