@@ -243,15 +243,19 @@ class Split:
         Raises:
             StudyError: for a factory that cannot be used, or gives something else than embeddings.
         """
+        module = self._party(m)
+        if (own := self.study.model.party) is not None:
+            _checked(module, self.features[m], f"model.party = {own!r}", party=True)
+        return module
+
+    def _party(self, m: int) -> nn.Module:
         model, features = self.study.model, self.features[m]
         rng = Seeded(self.study.seed).at("model", "party", m)
         if (own := model.party) is None:
             return seeded_module("", lambda: party(model, features, self.classes), rng)
         where = f"model.party = {own!r}"
         make = factory(where, own, "(features, embedding)")
-        module = seeded_module(where, lambda: make(features, model.embedding), rng)
-        _checked(module, features, where, party=True)
-        return module
+        return seeded_module(where, lambda: make(features, model.embedding), rng)
 
     def server(self) -> nn.Module:
         """Return the server's half, with its first weights.
@@ -259,13 +263,10 @@ class Split:
         Raises:
             StudyError: for a factory that cannot be used, or does not give a score for each class.
         """
-        model, classes = self.study.model, self.classes
-        rng = Seeded(self.study.seed).at("model", "server")
-        if (own := model.server) is None:
-            return seeded_module("", lambda: server(model, sum(self.embeddings), classes), rng)
+        module, classes = self._server(), self.classes
+        if (own := self.study.model.server) is None:
+            return module
         where = f"model.server = {own!r}"
-        make = factory(where, own, "(embeddings, classes)")
-        module = seeded_module(where, lambda: make(self.embeddings, classes), rng)
         if (found := _checked(module, sum(self.embeddings), where, party=False)) != classes:
             raise StudyError(
                 f"{where} gives {found} scores; the data has {classes} classes, so it must give "
@@ -273,10 +274,21 @@ class Split:
             )
         return module
 
+    def _server(self) -> nn.Module:
+        model, classes = self.study.model, self.classes
+        rng = Seeded(self.study.seed).at("model", "server")
+        if (own := model.server) is None:
+            return seeded_module("", lambda: server(model, sum(self.embeddings), classes), rng)
+        where = f"model.server = {own!r}"
+        make = factory(where, own, "(embeddings, classes)")
+        return seeded_module(where, lambda: make(self.embeddings, classes), rng)
+
     def halves(self) -> dict[str, nn.Module]:
-        """Return the halves by name, the server's first."""
-        parties = {f"party{m}": self.party(m) for m in range(len(self.held))}
-        return {"server": self.server(), **parties}
+        """Return the halves by name, the server's first; they are not checked again, as they serve
+        for weights, names and digests and see no data.
+        """
+        parties = {f"party{m}": self._party(m) for m in range(len(self.held))}
+        return {"server": self._server(), **parties}
 
     def shaping(self, fingerprint: str) -> list[str]:
         """Return what of the data shapes the noise: a fingerprint, and the features of each
@@ -311,7 +323,7 @@ class Split:
     def known(self) -> bool:
         """All parties' halves are layers that are known to keep rows apart."""
         return self.study.model.party is None or all(
-            keeps_rows_apart(self.party(m), count) for m, count in enumerate(self.features)
+            keeps_rows_apart(self._party(m), count) for m, count in enumerate(self.features)
         )
 
     def flats(self) -> dict[str, Flat]:
