@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-import warm
 from sordino.api import auditing
 from sordino.audit import mechanisms
 from sordino.audit.mechanisms import Effort, sigma_of, subject
@@ -117,11 +114,8 @@ def test_the_build_fails_where_a_lower_bound_of_anything_exceeds_its_ledger(
 
 
 def test_shadow_runs_in_processes_of_their_own_are_made_once(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, forked: None
+    capfd: pytest.CaptureFixture[str], forked: None
 ) -> None:
-    """The first process is started as ever, the others are forks."""
-    kinds = itertools.chain([subprocess.Popen], itertools.repeat(warm.Popen))
-    monkeypatch.setattr(warm, "Popen", lambda *given, **named: next(kinds)(*given, **named))
     arguments = ["study.toml", "--attack", "lira", "--shadows", "4", "--set", "budget.rounds=2"]
     assert audit(*arguments, "--workers", "2", "--json") == 0
     first = capfd.readouterr()

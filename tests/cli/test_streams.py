@@ -92,7 +92,7 @@ def test_the_extra_that_trackers_need_is_named_whole(folder: Path) -> None:
     [
         pytest.param("svg", b"<svg", marks=pytest.mark.nightly),
         ("pdf", b"%PDF"),
-        ("png", b"\x89PNG"),
+        pytest.param("png", b"\x89PNG", marks=pytest.mark.nightly),
     ],
 )
 def test_figures_of_a_run_as_files_of_equal_bytes(

@@ -118,7 +118,7 @@ def test_no_worker_has_a_socket_that_other_users_can_reach(group: Workers) -> No
             assert os.readlink(handle)[len("socket:[") : -1] not in reachable
 
 
-@pytest.mark.parametrize("changed", ["rows", "persons"])
+@pytest.mark.parametrize("changed", ["rows", pytest.param("persons", marks=pytest.mark.nightly)])
 def test_a_worker_that_reads_other_rows_than_those_that_are_charged_is_refused(
     tmp_path: Path, changed: str
 ) -> None:

@@ -225,6 +225,7 @@ def test_a_site_is_not_asked_again_for_a_final_model_that_cannot_be_used(
         assert reading.load(found.folder(name)).about.status == "done"
 
 
+@pytest.mark.usefixtures("brief")
 def test_who_is_away_is_waited_for_and_the_status_says_so(federate: Makes) -> None:
     found = federate("synchronous", minimum=2)
     words: list[str] = []
@@ -241,6 +242,7 @@ def test_who_is_away_is_waited_for_and_the_status_says_so(federate: Makes) -> No
     assert found.done["server"].rounds == 8
 
 
+@pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("name", ["asynchronous", "client"])
 def test_each_site_shows_what_its_own_answers_cost(federate: Makes, name: str) -> None:
     """Rounds that are charged to everybody, too: who never came has released nothing."""

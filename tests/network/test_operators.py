@@ -29,9 +29,7 @@ def test_a_study_that_was_stopped_has_a_status_of_its_own_however_often_it_is_st
     tmp_path: Path,
 ) -> None:
     """A service that is restarted on failure is not restarted after it: docs/operations.md."""
-    study = study_of(
-        tmp_path, "synchronous", ["budget.rounds=20000", "privacy.epsilon=1e6"], clients=1
-    )
+    study = study_of(tmp_path, "synchronous", ["budget.rounds=500"], clients=1)
     found, log = demo.lay_out(study, tmp_path / "out", scripted=False), tmp_path / "log"
     server, site = demo.commands(found, scripted=False)
     with log.open("ab") as file:

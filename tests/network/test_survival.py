@@ -68,13 +68,13 @@ evaluate_every = 25
 checkpoint_every = 1
 """
 LONGER = {
-    "synchronous": ["budget.rounds=60", "privacy.epsilon=1e6"],
-    "client": ["budget.rounds=60", "privacy.epsilon=1e6"],
-    "asynchronous": ["budget.updates=300", "privacy.epsilon=1e6"],
-    "shared": ["budget.rounds=40", "privacy.epsilon=1e6"],
+    "synchronous": ["budget.rounds=60", "privacy.epsilon=200"],
+    "client": ["budget.rounds=60", "privacy.epsilon=200"],
+    "asynchronous": ["budget.updates=300", "privacy.epsilon=200"],
+    "shared": ["budget.rounds=40", "privacy.epsilon=200"],
 }
 REGIMES = (*LONGER, "vertical")
-LONGER["passes"] = ["budget.rounds=60", "privacy.epsilon=1e6"]
+LONGER["passes"] = ["budget.rounds=60", "privacy.epsilon=200"]
 KINDS = [
     pytest.param(regime, transport, marks=NEEDED if transport == "mqtt" else ())
     for regime in REGIMES
