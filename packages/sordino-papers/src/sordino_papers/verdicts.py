@@ -190,7 +190,7 @@ class Comparison(msgspec.Struct, frozen=True):
         distance = min((abs(self.mean - end) for end in ends), default=0.0)
         tail = (1 + (EQUIVALENT if len(ends) == 2 else CONFIDENCE)) / 2
         half = (self.high - self.low) / 2
-        deviation = half * self.count**0.5 / float(t.ppf(tail, self.count - 1))
+        deviation = half * math.sqrt(self.count) / float(t.ppf(tail, self.count - 1))
         if not distance or not deviation:
             return None
         # Student's quantile is about the normal one, z, times 1 + (z^2 + 1) / 4n
