@@ -30,7 +30,7 @@ def test_a_place_that_may_not_be_written_is_the_users_mistake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
-        pytest.raises(StudyError, match="not allowed to write there"),
+        pytest.raises(StudyError, match="nothing can be written there"),
         files.said_clearly(tmp_path),
     ):
         raise PermissionError(errno.EACCES, "Permission denied")

@@ -233,6 +233,14 @@ def fresh_below(folder: Path, *names: str, mode: int = 0o666) -> Iterator[Binary
             raise
 
 
+def overwrite(path: Path, content: bytes) -> None:
+    """Write over the first bytes of a file where they lie, durably."""
+    with path.open("r+b") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def publish(fresh: Path, path: Path) -> None:
     """Give a finished file its name, durably, and never over another.
 

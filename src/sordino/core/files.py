@@ -29,13 +29,10 @@ def said_clearly(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in FULL:
             raise DiskFull(path) from error
-        if isinstance(error, PermissionError) or error.errno == errno.EROFS:
-            raise StudyError(
-                f"{path}: not allowed to write there. Choose another folder with --out"
-            ) from error
-        places = FileNotFoundError, NotADirectoryError, FileExistsError, IsADirectoryError
-        odd = errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL
-        if isinstance(error, places) or error.errno in odd:
+        denied = PermissionError, FileExistsError
+        places = FileNotFoundError, NotADirectoryError, IsADirectoryError
+        odd = errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL
+        if isinstance(error, denied + places) or error.errno in odd:
             raise StudyError(
                 f"{path}: nothing can be written there ({error.strerror}). Choose another "
                 "folder with --out"

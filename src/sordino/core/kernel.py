@@ -161,9 +161,8 @@ class Kernel(Generic[S]):
 
     def begin(self) -> None:
         """Let those come back whose time it is, then ask for what is next."""
-        self._closed = (
-            False  # the loop begins the next: many empty rounds in a row must not pile up calls
-        )
+        # the loop begins the next: many empty rounds in a row must not pile up calls
+        self._closed = False
         for site, back in sorted(self.away.items()):
             if back <= self.state.number + 1:
                 del self.away[site]

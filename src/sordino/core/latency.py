@@ -36,7 +36,7 @@ from pydantic import Field, model_validator
 
 from sordino.base.entropy import Entropy
 from sordino.base.errors import StudyError
-from sordino.base.files import MIB, read_plain
+from sordino.base.files import MIB, read_plain, readable
 from sordino.base.modules import told_in_its_place
 from sordino.base.registry import Registry, Section
 
@@ -225,31 +225,26 @@ def read_trace(path: Path, clients: int) -> dict[int, tuple[float, ...]]:
         StudyError: naming the line that cannot be used, or the client of whom nothing was measured.
     """
     found: dict[int, list[float]] = {client: [] for client in range(clients)}
-    try:
+    with readable(f"world.latency.file = '{path}'", remedy="Name a CSV file"):
         content = read_plain(path, MOST_TRACE).decode("utf-8")
-        with io.StringIO(content, newline="") as file:
-            reader = csv.DictReader(file)
-            if not {"client", "seconds"} <= set(reader.fieldnames or ()):
+        reader = csv.DictReader(io.StringIO(content, newline=""))
+        if not {"client", "seconds"} <= set(reader.fieldnames or ()):
+            raise StudyError(
+                f"{path}: a trace needs the columns client and seconds; it has "
+                f"{', '.join(reader.fieldnames or ())}"
+            )
+        for row in reader:
+            try:
+                client, seconds = int(row["client"]), float(row["seconds"])
+            except (TypeError, ValueError):
+                client, seconds = 0, math.nan
+            if not 0 < seconds < math.inf:
                 raise StudyError(
-                    f"{path}: a trace needs the columns client and seconds; it has "
-                    f"{', '.join(reader.fieldnames or ())}"
+                    f"{path}, line {reader.line_num}: client and seconds must be numbers, and "
+                    f"seconds must be positive; got {row}"
                 )
-            for row in reader:
-                try:
-                    client, seconds = int(row["client"]), float(row["seconds"])
-                except (TypeError, ValueError):
-                    raise StudyError(
-                        f"{path}, line {reader.line_num}: client and seconds must be "
-                        f"numbers; got {row}"
-                    ) from None
-                if not (np.isfinite(seconds) and seconds > 0):
-                    raise StudyError(
-                        f"{path}, line {reader.line_num}: seconds must be positive; got {seconds}"
-                    )
-                if client in found:
-                    found[client].append(seconds)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise StudyError(f"world.latency.file = '{path}': cannot be read ({error})") from error
+            if client in found:
+                found[client].append(seconds)
     if missing := [client for client, measured in found.items() if not measured]:
         raise StudyError(
             f"{path}: nothing was measured of client {missing[0]}; data.clients asks for 0 "

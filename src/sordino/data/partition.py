@@ -90,9 +90,8 @@ Parts = Sequence[Indices]
 DRAWS = 200
 """Deals that a Dirichlet partition draws before it evens out the last one."""
 
-_ALIKE = (
-    1e18  # a larger beta changes no proportion in float64, and its sum over clients could overflow
-)
+# a larger beta changes no proportion in float64, and its sum over clients could overflow
+_ALIKE = 1e18
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,12 +157,10 @@ class Partition(Section):
     Its fields are the keys.
     """
 
-    by_column: ClassVar[bool] = (
-        False  # whether it asks the file whose each example is; others would deal them anew
-    )
-    by_label: ClassVar[bool] = (
-        True  # whether who holds what follows from labels, which are private in a file of one's own
-    )
+    # whether it asks the file whose each example is; others would deal them anew
+    by_column: ClassVar[bool] = False
+    # whether who holds what follows from labels, which are private in a file of one's own
+    by_label: ClassVar[bool] = True
 
     kind: str
 

@@ -280,9 +280,8 @@ def _snapshot(path: Path) -> sqlite3.Connection | None:
     content = bytearray(path.read_bytes())
     if state() != before or len(content) < 100:
         return None
-    content[18:20] = (
-        b"\x01\x01"  # the header's mark "has a write-ahead log", which memory cannot have
-    )
+    # the header's mark "has a write-ahead log", which memory cannot have
+    content[18:20] = b"\x01\x01"
     db = sqlite3.connect(":memory:", isolation_level=None)
     db.deserialize(bytes(content))
     db.execute("PRAGMA query_only = ON")

@@ -32,7 +32,7 @@ import msgspec
 
 from sordino.base.entropy import System
 from sordino.base.errors import BudgetExceeded, LedgerError, ResumeError, StudyError
-from sordino.base.files import KIB, read_below, there
+from sordino.base.files import KIB, overwrite, read_below, there
 from sordino.base.fingerprints import refuse_other_data
 from sordino.core import regimes
 from sordino.core import study as studies
@@ -348,10 +348,7 @@ def _release(folder: Path, note: TuningNote, state: _State) -> TuningNote:
         done = msgspec.structs.replace(note, status="done", chosen=chosen.chosen, run=BEST)
     if there(folder, LEDGER):
         _copy(folder / LEDGER, folder / LEDGER)
-    with (hidden / KEY).open("r+b") as file:  # the key first: without it nobody draws again
-        file.write(ENDED)
-        file.flush()
-        os.fsync(file.fileno())
+    overwrite(hidden / KEY, ENDED)  # the key first: without it nobody draws again
     _keep(folder / NOTE, done)
     _ended(folder)
     return done

@@ -23,7 +23,7 @@ from sordino.base import HOME, NUMERICS, VERSION, companions_here, modules
 from sordino.base.compiled import refuse_settings
 from sordino.base.entropy import Entropy, Seeded, System
 from sordino.base.errors import ResumeError, StudyError
-from sordino.base.files import KIB, check_below, read_below, there
+from sordino.base.files import KIB, check_below, overwrite, read_below, there
 from sordino.base.fingerprints import joined, secret_file
 from sordino.core import records
 from sordino.core import study as studies
@@ -282,10 +282,7 @@ def forget(folder: Path) -> None:
     path = folder / KEY
     if there(folder, KEY):
         check_below(folder, KEY)
-        with path.open("r+b") as file:
-            file.write(ENDED)
-            file.flush()
-            os.fsync(file.fileno())
+        overwrite(path, ENDED)
 
 
 def destroyed(folder: Path) -> bool:

@@ -95,9 +95,8 @@ class Streaming(Section):
 
     in_order: ClassVar[bool] = False  # whether it reads a file in its own order, row by row
     repeats: ClassVar[bool] = False  # whether the same rows come again and again
-    invents: ClassVar[bool] = (
-        False  # whether its examples are nobody's rows, each an entity of its own
-    )
+    # whether its examples are nobody's rows, each an entity of its own
+    invents: ClassVar[bool] = False
 
     kind: str
 
