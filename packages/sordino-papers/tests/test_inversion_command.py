@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from command import sordino
 from sordino.base.errors import StudyError
 from sordino.cli import app
 from sordino.core import regimes as build
@@ -264,12 +265,7 @@ def test_mistakes_are_told_and_leave_nothing(
 
 
 def test_mistakes_end_with_status_two_and_help_needs_no_torch(tmp_path: Path) -> None:
-    process = subprocess.run(
-        [sys.executable, "-m", "sordino", "audit", "gone.toml", "--attack", "inversion"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    process = sordino(tmp_path, "audit", "gone.toml", "--attack", "inversion")
     assert process.returncode == 2
     assert process.stderr.startswith("sordino: gone.toml: there is no such study file")
     script = (
