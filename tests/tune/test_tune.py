@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import secrets
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,8 @@ from sordino.core import study as studies
 from sordino.core.run import session
 from sordino.core.run.reading import load
 from sordino.privacy import Budget, Charge, Ledger, LedgerSession, Selected, accountant
-from sordino.privacy.event import Composed
+from sordino.privacy.event import Composed, NonPrivate
+from sordino.privacy.records import open_runs
 from sordino.tune import grid, private
 from sordino.tune.grid import candidates
 from sordino.tune.grid import tuned as chosen
@@ -508,17 +510,23 @@ def test_the_number_of_trials_comes_from_the_secret_key(tmp_path: Path) -> None:
 def test_a_ledger_of_the_data_pays_for_the_choice_and_refuses_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = f"privacy.ledger={tmp_path / 'kept'}"
-    own, found = read(tmp_path, kept), priced(tmp_path, kept)
+    x = np.random.default_rng(0).normal(size=(160, 4)).astype(np.float32)
+    np.savez(tmp_path / "own.npz", x=x, y=np.arange(160) % 2)
+    data = f"data={{file='{tmp_path / 'own.npz'}', clients=4, validation=40}}"
+    changes = data, f"privacy.ledger={tmp_path / 'kept'}"
+    own, found = read(tmp_path, *changes), priced(tmp_path, *changes)
     monkeypatch.setattr(private, "drawn", lambda *_: 1)
     private.tune(found, own, tmp_path / "out", lambda _: None)
     with Ledger.open(tmp_path / "kept" / "ledger.sqlite", readonly=True) as ledger:
-        units = [unit for unit in ledger.units() if list(ledger.spent(unit))]
-        assert len(units) == 4
-        assert ledger.spent(units[0]) == ((found.event, 1),)
-    with pytest.raises(Exception, match="over the budget"):
+        spent = Counter(entry.event for entry in ledger.entries())
+    assert spent.pop(found.event) == 4
+    assert [type(event) for event in spent] == [NonPrivate]  # examples that are declared public
+    with pytest.raises(BudgetExceeded, match="over the budget"):
         private.tune(found, own, tmp_path / "second", lambda _: None)
     assert not list((tmp_path / "second").iterdir())
+    with Ledger.open(tmp_path / "kept" / "ledger.sqlite", readonly=True) as ledger:
+        assert sum(1 for _ in ledger.entries()) == 5
+        assert open_runs(ledger) == []
 
 
 @pytest.mark.parametrize(

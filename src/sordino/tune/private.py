@@ -190,7 +190,8 @@ def _book(price: Price, own: Study, folder: Path, note: TuningNote) -> TuningNot
     """Charge every client's data, and private test rows, for all trials together; the note, which
     knows the data then.
 
-    A charge that stands already is not booked again: its key names the tuning.
+    A charge that stands already is not booked again: its key names the tuning. No set stays open,
+    whatever comes of it.
 
     Raises:
         ResumeError: if the tuning began with other data.
@@ -202,18 +203,21 @@ def _book(price: Price, own: Study, folder: Path, note: TuningNote) -> TuningNot
         "noise_multipliers": trial.noise_multipliers,
         "entropy": "seed",
     }
-    built = regimes.build(own.with_privacy(changed), folder, note.tuning)
-    simulation = built.simulation
+    built = None
     try:
+        built = regimes.build(own.with_privacy(changed), folder, note.tuning)
+        simulation = built.simulation
         if note.data is None:
             note = msgspec.structs.replace(note, data=simulation.ledgers.data)
             _keep(folder / NOTE, note)
         refuse_other_data(folder / NOTE, "this tuning", note.data or "", simulation.ledgers.data)
-        session.book_public(note.tuning, simulation.ledgers)
-        simulation.ledgers.charge(*_charges(price, own, simulation.units, note))
-        simulation.ledgers.finish()
+        with simulation.ledgers.ledger.transaction():  # all of it, or nothing
+            session.book_public(note.tuning, simulation.ledgers)
+            simulation.ledgers.charge(*_charges(price, own, simulation.units, note))
     finally:
-        simulation.ledgers.close()
+        if built is not None:
+            built.simulation.ledgers.close()
+        session.close_run_sets(own, note.tuning, opened=built is not None)
     return note
 
 

@@ -182,7 +182,7 @@ def _new_folder(
     except BaseException:
         held.close()
         shutil.rmtree(draft, ignore_errors=True)
-        _close_sets(study, run, opened=built is not None)
+        close_run_sets(study, run, opened=built is not None)
         raise
     if not kept:
         return folder, about, None
@@ -190,9 +190,9 @@ def _new_folder(
     return folder, about, built
 
 
-def _close_sets(study: Study, run: str, *, opened: bool) -> None:
-    """Close the sets in a ledger of the data of a run of which no folder stays; ``opened`` says
-    whether it has any for certain.
+def close_run_sets(study: Study, run: str, *, opened: bool) -> None:
+    """Close the sets in a ledger of the data of a run of which no folder stays, or of a tuning;
+    ``opened`` says whether it has any for certain.
     """
     from sordino.privacy.records import close_sets  # arrays take a while to import
 
@@ -205,8 +205,8 @@ def _close_sets(study: Study, run: str, *, opened: bool) -> None:
     except (OSError, SordinoError):  # what stopped the run may stop this, too
         if opened:
             notice(
-                f"warning: {folder / NAME}: a run that has no folder could not be ended there, and "
-                f"holds sets of records open. Write `sordino ledger end {folder} {run}`"
+                f"warning: {folder / NAME}: run {run} could not be ended there, and holds sets of "
+                f"records open. Write `sordino ledger end {folder} {run}`"
             )
 
 
