@@ -10,7 +10,7 @@ import pytest
 from federations import laid
 from sordino.base.errors import DataError
 from sordino.network.kit import Agreed
-from sordino.network.site import JoinOptions, opened
+from sordino.network.site import JoinOptions, opened, promised
 from sordino.privacy import Ledger, PoissonSampled, accountant
 from sordino.privacy.records.group import of_rows
 
@@ -64,7 +64,10 @@ def test_a_site_has_as_many_persons_as_it_agreed_to(tmp_path: Path) -> None:
     with np.load(data) as held:
         x, y, who = held["x"], held["y"], held["who"]
     *_, own = opened(JoinOptions(kit=kit, data=data))
-    assert len(own) == len(x) > Agreed(kit).agreement.site[0].examples == len(np.unique(who))
+    persons = Agreed(kit).agreement.site[0].examples
+    assert len(own) == len(x) > persons == len(np.unique(who))
+    told = " ".join(promised(JoinOptions(kit=kit, data=data)))
+    assert f"how many persons you have ({persons})" in told
     np.savez(data, x=x, y=y, who=["somebody", *who[1:]])
     with pytest.raises(DataError, match=r"has \d+ persons, and this site agreed to have"):
         opened(JoinOptions(kit=kit, data=data))

@@ -368,3 +368,14 @@ def test_nobody_but_the_server_signs_a_record_over_all_sites(played: Played) -> 
     with pytest.raises(LedgerError, match="the server of another study"):
         signs("server", "site")
     signs("server", "server", agreement.host, "moved.example")
+    table = yaml.safe_load(path.read_text())
+    for sites in [{"name": "server"}], []:  # who is no site does not speak for itself alone
+        path.write_text(yaml.safe_dump(table | {"sites": sites}))
+        with pytest.raises(LedgerError, match="its sites are not those"):
+            signs("server", "server", agreement.host)
+    two = f"(epsilon = 0.1, delta = 1e-9) {table['guarantee']}"
+    table["guarantee"] = two
+    table["registry"]["deployment"]["privacy_loss"]["privacy_parameters_details"] = two
+    path.write_text(yaml.safe_dump(table))
+    with pytest.raises(LedgerError, match="states another epsilon than the record"):
+        signs("server", "server", agreement.host)

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from mosquitto import LIMIT, NEEDED, STUDY, Place
 from sordino.base.errors import StudyError
@@ -335,6 +337,36 @@ def test_a_message_that_cannot_be_taken_ends_the_connection_and_not_the_hub(plac
     assert place.next()[0] == "open"
     again.send(b"heard")
     assert place.next() == ("frame", "site-0", b"heard")
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_message_that_the_library_refuses_does_not_keep_the_server_away(
+    place: Place, qos: int
+) -> None:
+    """The broker passes U+FEFF on, and paho takes a message with it for malformed. One that was
+    kept came each time that the server subscribed.
+    """
+    bad = place.link("site-0")
+    odd = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+    odd.UserProperty = ("\ufeff", "x")
+    place.until(bad._client.is_connected)
+
+    def says(kind: str, *, keep: bool) -> None:
+        topic = place.where.topic(kind, "site-0")
+        told = bad._client.publish(topic, b"x", qos=qos, retain=keep, properties=odd)
+        told.wait_for_publish(5.0)
+
+    says("there", keep=True)
+    hub = place.hub()
+    first = hub._link
+    good = place.line("site-1")
+    assert place.next()[:2] == ("open", "site-1")
+    for _ in range(30):  # more than a broker has on its way to one that does not acknowledge
+        says("up", keep=False)
+    good.send(b"heard")
+    assert place.next() == ("frame", "site-1", b"heard")
+    assert hub._link is first
+    assert set(place.refused) == {("site-0", "a frame of a connection that has ended")}
 
 
 def test_a_frame_that_is_too_large_ends_its_connection_alone(place: Place) -> None:

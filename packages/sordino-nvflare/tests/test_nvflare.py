@@ -22,7 +22,9 @@ from sordino.base.errors import StudyError
 from sordino.core import study as studies
 from sordino.core.run import session
 from sordino.network import transport
+from sordino_nvflare import local
 from sordino_nvflare.channel import SERVER, Parcel
+from sordino_nvflare.job import ENDED
 
 INSTALLED = importlib.util.find_spec("nvflare") is not None
 NEEDED = pytest.mark.skipif(
@@ -140,6 +142,49 @@ def test_a_job_whose_study_was_stopped_fails_as_failed(
     context = SimpleNamespace(get_engine=lambda: engine)
     serving.control_flow(SimpleNamespace(triggered=False), context)
     assert [text.startswith(why) for text in panics] == [True] * ("stopped" in why)
+
+
+class Insecure:
+    """The context of a process of an NVFlare whose connections nobody certifies."""
+
+    def get_prop(self, key: str, default: object = None) -> object:
+        return default
+
+
+@NEEDED
+def test_neither_part_takes_part_where_nobody_is_certified(tmp_path: Path) -> None:
+    """A site does not leave that to the server, whom it could not know there."""
+    from sordino_nvflare import parts
+
+    own, words = local.SiteTable(kit=tmp_path, data=tmp_path), parts.Words(tmp_path / "words")
+    with pytest.raises(StudyError, match="does not run in secure mode"):
+        parts.Join("federation", "digest")._join(own, words, Insecure())
+    server, nobody = local.ServerTable(kit=tmp_path), SimpleNamespace()
+    with pytest.raises(StudyError, match="does not run in secure mode"):
+        parts.Serve("federation", "digest")._serve(server, nobody, Insecure())  # type: ignore[arg-type]
+
+
+@NEEDED
+def test_who_refuses_cannot_say_that_the_study_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then nobody would submit the job again."""
+    from sordino_nvflare import parts
+
+    def serve(kit: Path, shown: Any, **given: Any) -> None:
+        shown.log.warning(f"refused north: {ENDED}")
+
+    logged: list[str] = []
+    monkeypatch.setattr(parts, "serve", serve)
+    serving: Any = parts.Serve("federation", "digest")
+    serving.log_info = lambda context, words: logged.append(words)
+    engine = SimpleNamespace(get_clients=list, get_cell=Cell)
+    context = SimpleNamespace(
+        get_prop=lambda *_: True, get_engine=lambda: engine, get_job_id=lambda: "job"
+    )
+    agreed: Any = SimpleNamespace(agreement=SimpleNamespace(name="f", names=("north",)))
+    serving._serve(local.ServerTable(kit=tmp_path), agreed, context)
+    assert [ENDED in each for each in logged] == [False]
 
 
 class Demo:

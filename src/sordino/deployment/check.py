@@ -14,7 +14,15 @@ from cryptography import x509
 
 from sordino.base.errors import LedgerError, printable
 from sordino.core.records import known
-from sordino.deployment.document import Record, Signature, Site, content, odds, stated
+from sordino.deployment.document import (
+    EPSILON,
+    Record,
+    Signature,
+    Site,
+    content,
+    odds,
+    stated,
+)
 from sordino.network import certificates
 from sordino.network import proof as proofs
 from sordino.network.kit import AGREEMENT, STUDY, digest_of, read_agreement, serves
@@ -63,8 +71,7 @@ def check(record: Record, path: Path, authority: Path | None) -> list[str]:
             )
     else:
         agreed = authority.parent / AGREEMENT
-        single = [each.name for each in record.sites] == [signer(record)]
-        if agreed.is_file() and not single:  # the reader knows who should be there
+        if agreed.is_file() and not _alone(record):  # the reader knows who should be there
             names = read_agreement(agreed).names
             if [each.name for each in record.sites] != list(names):
                 problems.append(f"its sites are not those of the agreement: {', '.join(names)}")
@@ -76,7 +83,7 @@ def check(record: Record, path: Path, authority: Path | None) -> list[str]:
         raise LedgerError("\n".join(printable(f"{path}: {each}", 1000) for each in problems))
     if record.signature is None:
         remarks.append("Nobody has signed this record: anybody could have written or changed it")
-    elif [each.name for each in record.sites] == [signer(record)]:
+    elif _alone(record):
         remarks.append(f"It speaks of site {printable(signer(record), 80)} alone")
     if bare := [each.name for each in record.sites if each.proof is None]:
         remarks.append(
@@ -96,7 +103,8 @@ def _figures(record: Record) -> Iterator[str]:
     details = record.registry.deployment.privacy_loss.privacy_parameters_details
     if details != record.guarantee or record.odds != odds(record.epsilon):
         yield "its parts state different guarantees"
-    if record.epsilon is not None and stated(record.epsilon) not in record.guarantee:
+    said = {*EPSILON.findall(record.guarantee)}
+    if record.epsilon is not None and said != {stated(record.epsilon)}:
         yield "the sentence of the guarantee states another epsilon than the record"
     if len({each.name for each in record.sites}) < len(record.sites):
         yield "a site stands in it twice"
@@ -165,6 +173,12 @@ def _signature(record: Record, mark: Signature, authority: Path) -> Iterator[str
                 "the server of another study of this authority has signed it: its certificate is "
                 f"not for {agreement.server}"
             )
+
+
+def _alone(record: Record) -> bool:
+    """Return whether a record speaks of the one site that has signed it, as it says."""
+    by = signer(record)
+    return by != SERVER and [each.name for each in record.sites] == [by]
 
 
 def signer(record: Record) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,8 @@ from sordino.privacy.rounding import epsilon_text
 FORMAT = 1
 MOST = 8 * MIB
 PRIORS = (0.01, 0.1, 0.5)
+EPSILON = re.compile(r"\(epsilon = [^,]+,")
+"""How a guarantee's sentence begins with its epsilon; see :func:`stated`."""
 State = Literal["holds", "assumed", "open"]
 
 

@@ -25,7 +25,6 @@ from sordino.report import words
 
 NOT_ANSWERED = "not answered"
 SMALL = 1.0  # epsilon up to which an attacker's odds grow by less than e
-EPSILON = re.compile(r"\(epsilon = [^,]+,")
 UNITS = {
     "sample": "one example (row) of one {client}",
     "client": "one {client} with all its data",
@@ -169,7 +168,7 @@ def _sentence(run: Run, epsilon: float | None) -> str:
     if epsilon is None:
         why = promise.sentence if not promise.private else "A site's ledger has no bound."
         return f"No privacy guarantee. {why}"
-    return EPSILON.sub(d.stated(epsilon), promise.sentence)
+    return d.EPSILON.sub(d.stated(epsilon), promise.sentence)
 
 
 def _spent(site: d.Site) -> float:

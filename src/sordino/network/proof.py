@@ -47,7 +47,8 @@ class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
         answers: how many it sent; null where it is a secret who takes part.
         digest: over all of them, in proofs of older versions.
         entries: of its ledger; ``head`` is the digest of the last one.
-        epsilon, delta, accountant: what this run spent of the site's data; null without privacy.
+        epsilon, delta, accountant: what the site's data has spent; null without privacy. With a
+            ledger of the data it is by all runs on the same rows.
     """
 
     agreement: str

@@ -364,9 +364,12 @@ def promised(options: JoinOptions) -> Iterator[str]:
         "events at most."
     )
     yield f"What leaves this site each time it is asked: {part.released(index)}."
+    held, what = agreement.site[index].examples, "rows"
+    if getattr(study, "clips_persons", False):
+        what = "persons"
     yield (
-        "What is public: that you take part, how many rows you have "
-        f"({len(own)}), and when you answer."
+        f"What is public: that you take part, how many {what} you have ({held}), and when you "
+        "answer."
     )
     yield f"What stays here: {options.data}, its labels, and the ledger."
     yield from _price(agreed, study, index, own, options)
@@ -427,6 +430,11 @@ def _price(
         yield from _spent(standing, limit, len(own), options.ledger)
     if standing is not None:
         yield _left(standing)
+    if options.ledger is not None:
+        yield (
+            "Proof, run.json and log of the run will state what these rows have spent by all runs "
+            "in that ledger. Whoever you give them to learns it"
+        )
 
 
 def _spent(standing: Standing, limit: float | None, rows: int, ledger: Path) -> Iterator[str]:

@@ -336,8 +336,9 @@ class AnswerStore:
     def __init__(self, folder: Path, *, durable: bool = False) -> None:
         self._durable = durable
         found = [slot for name in OUTBOX if (slot := _read(folder, name))]
-        if not found and any(there(folder, name) for name in OUTBOX):
-            written = [name for name in OUTBOX if (folder / name).stat().st_size]
+        if not found:
+            here = (name for name in OUTBOX if there(folder, name))
+            written = [name for name in here if (folder / name).stat().st_size]
             if written and written != [OUTBOX[1]]:  # that slot alone: the very first was torn
                 raise ResumeError(
                     f"{folder / written[0]}: what this site said last cannot be read. Restore the "

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from paho.mqtt import MQTTException
 from paho.mqtt import client as paho
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
@@ -29,6 +30,26 @@ _REFUSED = {"Not authorized", "Bad user name or password", "Banned"}
 
 Got = Callable[[str, str, bytes, bytes, bool], None]
 """Kind and name of the topic, payload, correlation data, and whether the broker had kept it."""
+
+
+class _Client(paho.Client):
+    """Takes a message whose properties the library refuses, as those with U+FEFF in them, without
+    its content. A broker passes them on: one that a site has had kept would end the connection of
+    the server each time that it comes.
+    """
+
+    def _handle_publish(self) -> MQTTErrorCode:
+        packet, command = self._in_packet["packet"], self._in_packet["command"]
+        try:
+            return super()._handle_publish()
+        except MQTTException:
+            end = 2 + int.from_bytes(packet[:2], "big")
+            found = paho.MQTTMessage(topic=bytes(packet[2:end]))
+            found.retain = bool(command & 1)
+            self._handle_on_message(found)
+            if not command & 6:  # nobody waits for an answer to it
+                return MQTTErrorCode.MQTT_ERR_SUCCESS
+            return self._send_puback(int.from_bytes(packet[end : end + 2], "big"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +101,7 @@ class Link:
         self._opened, self._subscribed = threading.Event(), threading.Event()
         self._refused, self._closing = False, threading.Lock()
         self.ended = threading.Event()
-        self._client = client = paho.Client(
+        self._client = client = _Client(
             CallbackAPIVersion.VERSION2,
             client_id=name,
             protocol=paho.MQTTv5,

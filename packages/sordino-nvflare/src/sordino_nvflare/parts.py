@@ -11,6 +11,7 @@ import datetime as dt
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -140,6 +141,19 @@ def _agreed(kit: Path, federation: str, digest: str) -> Agreed:
     return found
 
 
+def _refuse_insecure(fl_ctx: Any) -> None:
+    """Refuse an NVFlare whose connections are not certified.
+
+    Raises:
+        StudyError: if this process is of one.
+    """
+    if not fl_ctx.get_prop(FLContextKey.SECURE_MODE, False):
+        raise StudyError(
+            "this NVFlare does not run in secure mode: nobody would certify who the server and the "
+            "sites are. Start it from what NVFlare has provisioned, with secure_train=true"
+        )
+
+
 def _local(fl_ctx: Any) -> Path:
     """Return the folder of the site's own settings."""
     return Path(fl_ctx.get_workspace().get_site_config_dir())
@@ -243,10 +257,7 @@ class Serve(Controller):  # type: ignore[misc]  # the library has no types
             time.sleep(LOOK)
 
     def _serve(self, own: local.ServerTable, agreed: Agreed, fl_ctx: Any) -> Outcome:
-        if not fl_ctx.get_prop(FLContextKey.SECURE_MODE, False):
-            raise StudyError(
-                "this NVFlare does not run in secure mode: nobody would certify who the sites are"
-            )
+        _refuse_insecure(fl_ctx)
         engine, names = fl_ctx.get_engine(), frozenset(agreed.agreement.names)
         clients = [each for each in engine.get_clients() if each.name in names]
         peers = {each.name: (each.get_fqcn(), each.token) for each in clients}
@@ -265,7 +276,8 @@ class Serve(Controller):  # type: ignore[misc]  # the library has no types
         with nullcontext() if own.page is None else closing(Page({name: run}, own.page)):
             return serve(
                 own.kit,
-                _shown(lambda words: self.log_info(fl_ctx, words)),
+                # who refuses chooses words, and must not say for the server that it is over
+                _shown(lambda words: self.log_info(fl_ctx, words.replace(ENDED, ENDED.upper()))),
                 out=run,
                 test=own.test,
                 durable=own.durable,
@@ -312,6 +324,8 @@ class Join(Executor):  # type: ignore[misc]  # the library has no types
         return make_reply(ReturnCode.OK)
 
     def _join(self, own: local.SiteTable, words: Words, fl_ctx: Any) -> Outcome:
+        _refuse_insecure(fl_ctx)
+        warnings.simplefilter("ignore")  # NVFlare logs them, and a library's may quote rows
         agreed, name = _agreed(own.kit, self._federation, self._digest), fl_ctx.get_identity_name()
         if agreed.agreement.names[site_of(agreed)] != name:
             raise StudyError(
