@@ -160,10 +160,11 @@ def test_links_are_not_followed(kept: Path) -> None:
     assert not compiles()
 
 
-@pytest.mark.parametrize("own", ["", "file/below", "~no-such-user/code"])
+@pytest.mark.parametrize("own", ["", "file/below", "~no-such-user/code", "beside/a/study"])
 def test_without_a_place_to_write_code_is_compiled_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv(FOLDER, str(tmp_path / own) if own.startswith("file") else own)
     assert compiles()

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import numpy as np
@@ -117,6 +118,15 @@ def test_a_state_of_another_regime_or_another_format_is_refused(tmp_path: Path) 
         ResumeError, match=r"written in format 4; this version reads formats 5 and 6\."
     ):
         again(tmp_path)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("sizes differ"), IndexError("no such place")])
+def test_whatever_a_damaged_state_raises_is_one_message(tmp_path: Path, error: Exception) -> None:
+    """Torch and numpy raise these where a vector has another length."""
+    kept(tmp_path, {"weights": np.ones(2, np.float32)})
+    world = mock.Mock(unpack=mock.Mock(side_effect=error))
+    with pytest.raises(ResumeError, match=f"cannot be read .{error}.. Restore it from a copy"):
+        log.read_checkpoint(tmp_path, world, "still")
 
 
 def test_numbers_are_never_rounded_on_the_way(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import functools
 import warnings
 from collections import deque
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -308,6 +308,56 @@ class Quantised(Net):
         return self.head(Straight.apply(self.inner(x)))  # type: ignore[no-any-return,no-untyped-call]
 
 
+class Scaled(Tensor):
+    """A weight that rounds what it is multiplied with, by the largest number there, as quantised
+    weights do. Torch calls it with all that vmap has side by side.
+    """
+
+    held: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(cls: Any, held: Tensor) -> Any:
+        made = Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype)
+        made.held = held
+        return made
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["held"], None
+
+    @staticmethod
+    def __tensor_unflatten__(held: Any, *_: Any) -> Tensor:
+        return cast(Tensor, Scaled(held["held"]))
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        given = [each.held if isinstance(each, cls) else each for each in args]
+        if func in (torch.ops.aten.mm.default, torch.ops.aten.bmm.default):
+            step = given[0].abs().amax().clamp_min(1e-12) / 127
+            given[0] = torch.round(given[0] / step) * step
+            return func(*given, **(kwargs or {}))
+        made = func(*given, **(kwargs or {}))
+        return Scaled(made) if isinstance(made, Tensor) else made
+
+
+class QuantisedWeight(Net):
+    def make(self) -> None:
+        self.frozen = nn.Parameter(Scaled(torch.eye(6)), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(torch.mm(x, self.frozen.t()))
+
+
+class QuantisedBuffer(Net):
+    def make(self) -> None:
+        self.register_buffer("frozen", Scaled(torch.eye(6)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(torch.mm(x, self.frozen))  # type: ignore[arg-type]
+
+
 class Hooked(Net):
     """A hook that changes what a part gives."""
 
@@ -458,6 +508,8 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "AddsUp": (AddsUp, STATE),
     "Draws": (Draws, STATE),
     "ReadsBehind": (ReadsBehind, "segment_reduce is not known to stay within its tensors"),
+    "QuantisedWeight": (QuantisedWeight, "'frozen' is a Scaled, whose own code would see data"),
+    "QuantisedBuffer": (QuantisedBuffer, "'frozen' is a Scaled, whose own code would see data"),
     "Repeats": (Repeats, "repeat_interleave is not known to stay within its tensors"),
     "BagsElsewhere": (BagsElsewhere, "bags of more than one length"),
     "PoolsAnother": (PoolsAnother, "indices that its pool did not give"),

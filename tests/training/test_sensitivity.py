@@ -345,7 +345,20 @@ def _hooked(own: nn.Linear) -> nn.Linear:
     return own
 
 
+def _frozen(own: nn.Linear, *, buffer: bool) -> nn.Linear:
+    """With a weight in a place where it may be of any class, whose code torch calls with rows."""
+    weight = own.weight.detach()
+    del own.weight
+    if buffer:
+        own.register_buffer("weight", weight)
+    else:
+        own.weight = weight
+    return own
+
+
 CHANGED = {
+    "buffer": lambda: _frozen(nn.Linear(3, 4), buffer=True),
+    "attribute": lambda: _frozen(nn.Linear(3, 4), buffer=False),
     "subclass": lambda: Sorting(3, 4),
     "patched": lambda: _patched(nn.Linear(3, 4)),
     "hooked": lambda: _hooked(nn.Linear(3, 4)),

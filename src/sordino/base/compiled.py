@@ -6,7 +6,8 @@ A kernel is a function at module level below ``@compiled()``. Three rules keep i
   changes, and only then.
 * Its module is imported where there is something to compute: numba takes 0.7 s and 120 MB.
 * What numba keeps is run as it is, so its folder is the user's alone. ``SORDINO_COMPILED`` names
-  another one than ``~/.cache/sordino/compiled``; empty, nothing is kept.
+  another one than ``~/.cache/sordino/compiled``, by its whole path (one below the working folder
+  could have come with a study); empty, nothing is kept.
 
 Where code cannot be kept, or kept code cannot be read, it is compiled in memory.
 """
@@ -94,6 +95,8 @@ def _folder() -> Path | None:
     version = hashlib.sha256(repr((VERSION, settings)).encode()).hexdigest()[:16]
     try:
         folder = Path(named).expanduser() if named else cache_folder() / "compiled"
+        if not folder.is_absolute():
+            return None
         with own_folder(folder, make=True), own_folder(folder / version, make=True) as held:
             return folder / version if os.fstat(held).st_mode & 0o077 == 0 else None
     except (OSError, RuntimeError):  # nobody's home

@@ -13,6 +13,8 @@ inputs:
   come last; they are left out. Any other operation that writes makes the module unfit, and so do
   random numbers and operations that are not torch's own.
 * Memory that nobody initialises (``empty``) is filled with NaN, or zeros for integers.
+* Weights, buffers and constants are torch's own tensors: a class of somebody's own (a quantised
+  weight) has code that torch would call with data.
 
 What is recorded is what the module did in that one call: it must do the same in each. To find
 numbers that it counted or drew itself, and what the graph does otherwise, the graph must give what
@@ -287,6 +289,7 @@ class Graph:
                 constant = getattr(graph, node.target)
                 if not isinstance(constant, Tensor):
                     raise Unfit(f"{node.target} is no tensor")
+                _refuse_classes("a constant", constant)
                 if constant.requires_grad:
                     raise Unfit(
                         "it takes a parameter from a list, a closure or another place that is no "
@@ -411,7 +414,20 @@ def _clones(tensors: Named) -> Named:
 
 
 def _in_rows(tensors: Named) -> Named:
+    for name, each in tensors.items():
+        _refuse_classes(name, each)
     return {name: each.contiguous() for name, each in tensors.items()}
+
+
+def _refuse_classes(name: str, tensor: Tensor) -> None:
+    """Refuse a tensor of a class of somebody's own: torch would call its code with data, and under
+    vmap with several examples at once.
+    """
+    if type(tensor) not in (Tensor, nn.Parameter):
+        raise Unfit(
+            f"{name!r} is a {type(tensor).__name__}, whose own code would see data; make it a "
+            "plain tensor"
+        )
 
 
 def places_of(module: nn.Module) -> dict[str, str]:

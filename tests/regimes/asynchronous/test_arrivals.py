@@ -207,6 +207,9 @@ def test_models_that_several_edges_hold_are_kept_once(tmp_path: Path) -> None:
     versions = [name for name in packed.vectors if name.startswith("version.")]
     assert len(versions) == 11  # 30 edges still hold the first model
     assert len({id(task.weights) for task in world.unpack(packed).state.tasks.values()}) == 11
+    packed.vectors["version.0"] = packed.vectors["version.0"][:1]
+    with pytest.raises(ValueError, match="different lengths"):
+        world.unpack(packed)
 
 
 def test_a_trace_is_played_and_its_mistakes_are_named(tmp_path: Path) -> None:

@@ -101,7 +101,36 @@ def plain_with_a_hook() -> nn.Module:
     return module
 
 
-KINDS: tuple[Callable[[], nn.Module], ...] = Renormalised, Batch, Sorted, plain_with_a_hook
+class Looks(torch.Tensor):
+    """A weight whose class keeps the largest row that it is multiplied with."""
+
+    largest = 0.0
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            given = [each.as_subclass(Tensor) if isinstance(each, cls) else each for each in args]
+            made = func(*given, **(kwargs or {}))
+            if func is nn.functional.linear:
+                cls.largest = max(cls.largest, float(args[0].detach().abs().max()))
+                made = made * (1.0 + cls.largest)
+            return made
+
+
+def plain_with_a_weight_that_looks() -> nn.Module:
+    """A known layer, but for the class of its weight."""
+    layer = nn.Linear(FEATURES, WIDTH)
+    weight = layer.weight.detach()
+    del layer.weight
+    layer.register_buffer("weight", weight.as_subclass(Looks))
+    Looks.largest = 0.0
+    return nn.Sequential(layer)
+
+
+KINDS: tuple[Callable[[], nn.Module], ...] = (
+    *(Renormalised, Batch, Sorted, plain_with_a_hook),
+    plain_with_a_weight_that_looks,
+)
 
 
 def rows() -> Tensor:

@@ -246,6 +246,8 @@ class Asynchronous(Rules[State]):
             ValueError: if it cannot be one.
         """
         rest, vectors = msgspec.json.decode(packed.rest, type=_Rest), packed.vectors
+        if any(each.shape != vectors["weights"].shape for each in vectors.values()):
+            raise ValueError("its vectors have different lengths")
         tasks = {
             edge: Compute(
                 task=task, version=version, weights=vectors[f"version.{version}"], clip=clip

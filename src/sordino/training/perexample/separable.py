@@ -7,8 +7,9 @@ and back passes all of them. So fast paths are for layers whose type says so, ta
 this list; every other module is differentiated example by example (:mod:`.general`).
 
 A layer counts as its type only if nothing has been changed about it: exactly this class, no hooks,
-no method of its own, no parametrization, parameters of exactly torch's type, no compiled call, no
-global hooks.
+no method of its own, no parametrization, weights that are parameters of exactly torch's type,
+settings that are plain numbers and words, no compiled call, no global hooks. Torch hands weights
+and settings on beside the examples, and one of a class of its own would be called with them.
 
 >>> known(nn.Linear(2, 3)), known(torch.nn.utils.parametrizations.weight_norm(nn.Linear(2, 3)))
 (True, False)
@@ -21,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules import module as machinery
@@ -54,6 +56,9 @@ _KINDS: tuple[Any, ...] = (*OWNERS, *_EVERYWHERE, *_BY_AXES, *_ALONG, nn.Flatten
 _FORWARD: dict[Any, Callable[..., Any]] = {kind: kind.forward for kind in _KINDS}
 """As they were when this was imported."""
 
+_OF_ALL = vars(nn.Module()) | {"_compiled_call_impl": None}
+"""What every module of torch has of its own."""
+
 
 def known(layer: nn.Module) -> bool:
     """Return whether a layer is of a listed type, and does what its type does."""
@@ -64,6 +69,13 @@ def known(layer: nn.Module) -> bool:
         return False
     if any(p is not None and not _plain(p) for p in layer._parameters.values()):
         return False
+    if not all(
+        _setting(value) if name not in _OF_ALL else type(value) is type(_OF_ALL[name])
+        for name, value in vars(layer).items()
+    ):
+        return False
+    if layer._buffers:  # none of them has any, so one stands in a parameter's place
+        return False
     own = (
         layer._forward_hooks
         or layer._forward_pre_hooks
@@ -71,6 +83,16 @@ def known(layer: nn.Module) -> bool:
         or layer._backward_pre_hooks
     )
     return not own and layer._compiled_call_impl is None and not _globally_hooked()
+
+
+def _setting(value: object) -> bool:
+    """Return whether a value is a number, a word or nothing, or a row of such."""
+    if type(value) in (tuple, list, torch.Size):
+        return all(map(_setting, value))  # type: ignore[call-overload]
+    return value is None or (
+        isinstance(value, int | float | str | np.generic)
+        and type(value).__module__ in ("builtins", "numpy")
+    )
 
 
 def _plain(parameter: nn.Parameter) -> bool:
