@@ -65,10 +65,6 @@ class Model(Section):
 class PrivacySpec(Section):
     """The promise: what is protected, and how well.
 
-    ``ledger`` is "run" for a ledger of this run alone, or a folder with a ledger of the data, which
-    knows records and outlives runs. ``entropy`` is where batches and noise are drawn from: the
-    study's "seed", which anybody can draw from again, or the operating "system", which protects.
-
     Attributes:
         unit: who is protected: see docs/concepts/units.md; "none" protects nobody
         epsilon: the privacy budget: no run spends more; "inf" with unit "none"
@@ -166,8 +162,6 @@ class Reported(Section):
     """Numbers that a publication reports of this very study; a comparison shows it beside what was
     found.
 
-    ``error`` and ``accuracy`` are shares, ``seconds`` those of all clients, ``mib`` is traffic.
-
     Attributes:
         source: the publication, and where in it
         error: share of wrong answers
@@ -185,9 +179,6 @@ class Reported(Section):
 
 class Execution(Section):
     """Settings that cannot change privacy or the meaning of results.
-
-    ``evaluate_every`` counts rounds (all of them unless given) or updates (a hundredth of them);
-    ``checkpoint_every`` counts what is logged.
 
     Attributes:
         device: what computes: auto (a GPU where there is one), cpu, cuda, cuda:1 or mps

@@ -457,7 +457,7 @@ def _section(section: type[Section], before: str, regime: str) -> Iterator[Key]:
         elif inner:
             yield from _section(inner[0], f"{place}.", regime)
         else:
-            about = _documented(section, name)
+            about = told.get("description") or _documented(section, name)
             yield Key(
                 key=place,
                 regimes=(regime,),
