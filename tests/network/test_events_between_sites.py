@@ -514,6 +514,12 @@ def test_before_it_joins_a_site_is_told_what_is_not_protected(tmp_path: Path) ->
     assert "epsilon is infinite for what this site has: embeddings are sent without" in told[0]
     assert "at most epsilon 3 at" in told[1]
     assert "by randomised response" in told[1]
+    left = "What is left pays for all 1 appearances of each row that the study plans at epsilon 3"
+    assert left in told[1]
+    assert "What is left" not in told[0]
+    kit, data = laid.sites[2]
+    low = "\n".join(promised(JoinOptions(kit=kit, data=data, limit=0.5)))
+    assert "pays for none of the 1 appearances of each row" in low
     promises = []
     for index in (0, 2):
         study, made, out = joins(laid, index, None)

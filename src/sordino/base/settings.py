@@ -16,8 +16,10 @@ defaults and 189 ms with these settings.
     M_TRIM_THRESHOLD  1 GB      do not shrink the heap until this much lies free
     M_TOP_PAD         64 MB     grow it in large strides
 
-Only the entry points of the program call it, when the data has been loaded: what loading needed for
-a moment would be kept, too. Where the C library is another one, nothing happens.
+Who trains calls it, when the data has been loaded: what loading needed for a moment would be kept,
+too. The server of a federation does not: it holds a few long vectors for a moment each, and with
+these settings it would keep the memory of all of them. Where the C library is another one, nothing
+happens.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from sordino.base.entropy import Entropy
 from sordino.base.errors import RemoteProtocolError
 from sordino.base.message import Answer, Compute, Gradient, Train, Vector
+from sordino.base.settings import tune
 from sordino.core import records
 from sordino.core.effect import Begin, Effect, Event, Overtaken, Request, Said, Send
 from sordino.core.kernel import Kernel
@@ -213,6 +214,7 @@ class Simulation(ServerSide[S], SiteSide[S]):
 
     def run(self, moment: KernelSnapshot[S], watcher: RunListener) -> KernelSnapshot[S]:
         """Play to the end; see :meth:`sordino.core.kernel.Kernel.run`."""
+        tune()
         self.remember(moment.memories)
         return self.kernel(self, moment, watcher).run()
 

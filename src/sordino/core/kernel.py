@@ -110,7 +110,7 @@ class Kernel(Generic[S]):
     """One call of a run: the moving parts."""
 
     def __init__(self, world: World[S], moment: KernelSnapshot[S], watcher: RunListener) -> None:
-        self.world, self.watcher, self._first = world, watcher, moment
+        self.world, self.watcher, self._blocks = world, watcher, moment.blocks
         self.state: S = moment.state
         self.time, self.count, self.epsilon = moment.time, moment.count, moment.epsilon
         self.heap: list[Flight] = sorted(moment.flights)  # a sorted list is a heap
@@ -131,7 +131,7 @@ class Kernel(Generic[S]):
                 until then is saved.
         """
         self.tasks.update(self.world.regime.asked(self.state))
-        self.book(self.world.reissued(self.state, self._first.blocks))
+        self.book(self.world.reissued(self.state, self._blocks))
         while self.state.ended is None and (self._closed or self.heap):
             if self._closed:
                 self.begin()

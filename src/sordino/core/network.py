@@ -182,7 +182,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         pays: charges that the rest of its limit pays for; None without a limit.
         planned: charges of this site that the study plans.
         charged: what is charged, in the plural.
-        rounds: the most rounds that ``pays`` lets it take part in; None where the charges are that.
+        rounds: the most rounds, or events as ``turns`` says, that ``pays`` lets it take part in;
+            None where the charges are that.
         total: epsilon after as many of the planned charges as it pays for; None where no one number
             is known.
         known: how many of its rows its ledger knows; ``held`` how many different rows it knows in
@@ -195,8 +196,9 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     charged: str
     rounds: int | None
     total: float | None
-    known: int
-    held: int
+    known: int = 0
+    held: int = 0
+    turns: str = "round"
 
 
 class NetworkRegime(ABC, Generic[T]):

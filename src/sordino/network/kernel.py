@@ -269,7 +269,7 @@ class LiveKernel(NetworkKernel[S]):
 
     def _run(self) -> KernelSnapshot[S]:
         self.tasks.update(self.world.regime.asked(self.state))
-        self.book(self.world.reissued(self.state, self._first.blocks))
+        self.book(self.world.reissued(self.state, self._blocks))
         for site, task in tuple(self.tasks.items()):
             self.dispatch(site, task)
         self._start = min(

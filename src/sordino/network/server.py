@@ -9,6 +9,7 @@ what reached the server.
 from __future__ import annotations
 
 import datetime as dt
+import gc
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -338,6 +339,8 @@ class ServerRun:
                 tokens=kept_tokens(self.folder, self.run_id),
             )
             kernel = self._kernel(world, moment, watcher, session)
+            del moment  # it holds the first model
+            gc.collect()  # models that were built to find prices
             try:
                 done = kernel.run()
             except BudgetExceeded as refusal:

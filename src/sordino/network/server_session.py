@@ -52,13 +52,6 @@ AT_ONCE, LONGEST_OUT = 8, 600.0
 """Times that a site that was out may be back at once, and seconds that it waits at most then."""
 
 
-class Asked(NamedTuple):
-    """A task that a site was asked: its number, and the frame, to be sent again."""
-
-    number: int
-    frame: bytes
-
-
 @dataclass(slots=True)
 class SiteStanding:
     """A site as the server knows it.
@@ -93,7 +86,7 @@ class SiteStanding:
     greeted: bool = False
     there: bool = False
     since: float = 0.0
-    ask: Asked | None = None
+    ask: frames.Ask | None = None
     step: frames.Step | None = None
     out: str = ""
     barred: int = 0
@@ -267,9 +260,8 @@ class ServerSession:
         """Ask a site, now and whenever it connects again, until it has answered."""
         standing = self.sites[site]
         sealed = self._token("task", site, task.number)
-        frame = frames.encode(frames.Ask(task.number, self._encoded(task), sealed, shares))
-        standing.ask = Asked(task.number, frame)
-        self._send(site, frame)
+        standing.ask = frames.Ask(task.number, self._encoded(task), sealed, shares)
+        self._send(site, frames.encode(standing.ask))
 
     def step(self, site: int, step: frames.Step | None) -> None:
         """Ask a site for a step of a secure sum, likewise; or for none any more."""
@@ -566,7 +558,7 @@ class ServerSession:
                 standing.ask = None
                 self._more.append(Heard("ahead", site, number=said.task[0]))
         if standing.ask is not None:
-            self._send(site, standing.ask.frame)
+            self._send(site, frames.encode(standing.ask))
         if standing.step is not None:
             self._send(site, frames.encode(standing.step))
         if not standing.there and self._clock() >= standing.paused:

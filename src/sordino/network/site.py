@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.base.errors import DataError, StudyError
+from sordino.base.settings import tune
 from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.files import locked
@@ -106,6 +107,7 @@ class Site:
 
     def run(self, moment: SiteMoment, watcher: RunListener) -> SiteMoment:
         """Connect, do what is asked, and connect again, until the run is over."""
+        tune()
         # what was said must outlive a power failure where the noise of events is numbered, and
         # where a site takes part in a round's sum once
         durable = self.inner.remembers or self.secure is not None
@@ -468,7 +470,9 @@ def _left(standing: Standing) -> str:
             "site would refuse the first task."
         )
     most = standing.rounds
-    rounds = "" if most is None else f", in at most {most} round{'' if most == 1 else 's'}"
+    rounds = (
+        "" if most is None else f", in at most {most} {standing.turns}{'' if most == 1 else 's'}"
+    )
     return (
         f"What is left pays for {pays} of the {planned} {charged} that the study plans{rounds}"
         f"{after}. The first task that takes more is refused."

@@ -287,6 +287,7 @@ class _ToSite(_Watched, ServerConnection):
                 frame = await self.waiting.get()
                 self._held -= len(frame)
                 await self.give(frame)
+                del frame
                 self.waiting.task_done()
 
 
@@ -606,6 +607,7 @@ class WebSocketHub:
                 why = self._turned_away(connection)
                 if not why:
                     self._mailbox.put(Event("frame", name, number, frame))
+                del frame  # it may be long, and nothing more may come for hours
             await connection.close(_REFUSED, why)
         except ConnectionClosed as error:
             if error.sent is not None and error.sent.code == CloseCode.MESSAGE_TOO_BIG:

@@ -25,7 +25,6 @@ from safetensors.numpy import save
 from sordino.base.errors import BudgetExceeded, HeldBack, ResumeError, SordinoError
 from sordino.base.files import sweep
 from sordino.base.fingerprints import KEYED
-from sordino.base.settings import tune
 from sordino.core import files, records
 from sordino.core import regimes as builder
 from sordino.core import study as studies
@@ -319,8 +318,6 @@ def _play(
             "nothing was changed"
         )
     announce(Going(about, moment.number, folder))
-    # not before the data is loaded: what loading needed for a moment goes back to the system
-    tune()
     if moment.ended is None:
         try:
             with RunLog(folder, saved, study.checkpoint_stride, show, sim.ledgers.heads) as log:

@@ -418,15 +418,18 @@ class State(TrainingState, frozen=True, kw_only=True, eq=False, rename={"number"
         )
 
     def moved(self, change: Vector64, method: SynchronousMethod) -> State:
-        """Return the state with the model after a round that changes it by ``change`` (d,)."""
+        """Return the state with the model after a round that changes it by ``change`` (d,), whose
+        memory is used: a long model's is scarce at a server.
+        """
         momentum, server, decay, squares = method.momentum, method.server, method.average, None
         if server is None:
-            velocity = step = momentum * self.velocity + change
+            velocity = step = np.add(momentum * self.velocity, change, out=change)
         else:
             velocity = momentum * self.velocity + (1.0 - momentum) * change
             squares = server.squares(self.squares, change)
             step = server.rate * velocity / (np.sqrt(squares) + server.floor)
-        average = weights = (self.weights + step).astype(np.float32)
+        weights = np.empty_like(self.weights)
+        average = np.add(self.weights, step, out=weights, casting="same_kind")
         if decay != 0.0 and self.number != 1:  # the random start is no model to average in
             average = (decay * self.average + (1.0 - decay) * weights).astype(np.float32)
         return replace(
@@ -454,7 +457,8 @@ def mean_change(weights: Vector, terms: Terms, answers: Sequence[Update]) -> Vec
     mean = np.zeros(weights.shape, np.float64)
     for answer in answers:
         mean += (terms.weights[answer.client] / total) * answer.weights
-    return mean - weights
+    mean -= weights
+    return mean
 
 
 def deviation(terms: Terms, tau: int, answered: Sequence[int]) -> float:

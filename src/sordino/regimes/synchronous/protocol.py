@@ -169,7 +169,7 @@ class Synchronous(Rules[State]):
         return State(
             number=0,
             weights=weights,
-            velocity=np.zeros_like(weights),
+            velocity=np.zeros(weights.shape, np.float32),
             average=weights,
             steps=np.zeros(count, np.int64),
             memory=self.method.start(self.terms),

@@ -79,6 +79,7 @@ from sordino.core.network import (
     DemoFiles,
     NetworkRegime,
     Shape,
+    Standing,
     numbered,
     refuse_limit,
     stand_in,
@@ -747,6 +748,27 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
     def plan(self, index: int, limited: VerticalStudy) -> Plan:
         """Return what the study costs a site."""
         return prices.price(self.study)
+
+    def standing(self, index: int, limited: VerticalStudy, data: Dataset) -> Standing:
+        """Return what a new run's ledger leaves. Each row is an entity, and returns in every pass.
+        Releases are as agreed; the site's own study only sets its limit.
+        """
+        privacy, batch, rows = self.study.privacy, self.study.method.batch, len(data)
+        unit, asked = prices.promised(self.study), prices.schedule(self.study)
+        budget = replace(asked.budgets[unit], epsilon=limited.privacy.epsilon or math.inf)
+        asked = replace(asked, budgets={**asked.budgets, unit: budget})
+        planned = min(-(-self.study.horizon * batch // rows), privacy.appearances)
+        pays = asked.affordable(unit)
+        most = planned if pays is None else min(pays, planned)
+        return Standing(
+            spent=0.0,
+            pays=pays,
+            planned=planned,
+            charged="appearances of each row",
+            rounds=min(most * rows // batch, self.study.horizon),
+            total=asked.epsilon(unit, most),
+            turns="event",
+        )
 
     def disk(self) -> Disk | None:
         held = [len(each) for each in self.split.held]

@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from sordino.base.entropy import Entropy, Seeded
 from sordino.base.message import Derivative, Embedding, Query, Vector, encode
 from sordino.base.registry import foreign
+from sordino.base.settings import tune
 from sordino.core import records as rows
 from sordino.core.effect import (
     Arrived,
@@ -446,6 +447,7 @@ class Events(RegimeRules[State], World[State]):
 
     def run(self, moment: KernelSnapshot[State], watcher: RunListener) -> KernelSnapshot[State]:
         """Play from ``moment`` to the end of the run."""
+        tune()
         return Kernel(self, self.resumed(moment), watcher).run()
 
     def read(self, start: int, first: int, counts: dict[int, int]) -> Block:
