@@ -319,7 +319,7 @@ def test_a_journal_of_arrivals_is_cut_by_size_however_rare_its_rows_are(
     longest, killed = [0], [False]
 
     def told(kernel: Any) -> None:
-        longest[0] = max(longest[0], kernel.journal._bytes)
+        longest[0] = max(longest[0], kernel.journal.size)
         if kernel.count >= 200 and not killed[0]:
             killed[0] = True
             raise Killed
