@@ -5,6 +5,7 @@ was hidden.
 import math
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -165,6 +166,34 @@ def test_tails_are_those_of_a_normal_number_and_nothing_is_cut_off() -> None:
         )
     # sqrt(2 log 2^129): sizes of 13 standard deviations happen
     assert exact_pair(0, 0, 0, 0, 1.0)[0] == 13
+
+
+def test_pairs_of_two_threads_are_computed_to_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One process may serve several studies, and the precision of mpmath is the process's."""
+    mp: Any = mpmath.mp
+    true, first, ended, seen = mp.sin, threading.Event(), threading.Event(), []
+
+    def sine(angle: Any) -> Any:
+        seen.append(mp.prec)
+        if not first.is_set():  # the other thread comes in here, and is still there at our end
+            first.set()
+            ended.wait(0.3)
+        return true(angle)
+
+    def later() -> None:
+        first.wait(5.0)
+        exact_pair(1, 2, 3, 4, 1.0)
+        ended.set()
+
+    monkeypatch.setattr(mp, "sin", sine)
+    other = threading.Thread(target=later)
+    other.start()
+    exact_pair(1, 2, 3, 4, 1.0)
+    assert not ended.is_set()
+    other.join()
+    assert seen == [250, 250]
 
 
 @given(

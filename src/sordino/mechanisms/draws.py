@@ -54,6 +54,7 @@ in the processor's vectors.
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,7 @@ SHORTEST, LONGEST = 2.0**-20, 44.0 * math.log(2.0)
 """Between these, r^2 = -2 log u is computed to within E."""
 STRETCH = 1024
 """Pairs that are counted together."""
+_ALONE = threading.Lock()  # the precision and the constants of mpmath are the process's
 REACH = 2.0**51
 """Sums beyond as many steps of the grid are held there, so that float64 counts without gaps."""
 
@@ -227,7 +229,7 @@ def exact_pair(
     """The two whole numbers of a pair from 128 bits of u and of v, to 250 bits."""
     from mpmath import mp, mpf  # rarely needed
 
-    with mp.workprec(250):
+    with _ALONE, mp.workprec(250):
         u = (mpf((word_u << 64) | more_u) + mpf(1) / 2) / mpf(2) ** 128
         v = (mpf((word_v << 64) | more_v) + mpf(1) / 2) / mpf(2) ** 128
         radius, angle = mpf(deviation) * mp.sqrt(-2 * mp.log(u)), 2 * mp.pi * v
