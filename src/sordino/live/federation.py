@@ -69,7 +69,7 @@ class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         strangers: connections that were refused, by reason.
         ended: why the run is over; null while it goes on.
         waiting: what the run waits for, where nothing goes on without it and it is no secret.
-        journal: bytes of the server's journal.
+        journal: bytes of the server's journal; null where they would tell how many were drawn.
     """
 
     format: Count
@@ -83,7 +83,7 @@ class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     strangers: dict[str, Count]
     ended: str | None
     waiting: str | None = None
-    journal: Count = 0
+    journal: Count | None = None
 
 
 def read(folder: Path) -> Status:

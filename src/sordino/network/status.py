@@ -131,7 +131,7 @@ class Reporter:
             strangers=self._incidents.strangers(),
             ended=kernel.state.ended,
             waiting=waiting or None,
-            journal=kernel.journal.size,
+            journal=None if secret else kernel.journal.size,  # it holds the answers
         )
         replace_file(self._folder / NAME, msgspec.json.encode(found))
 
