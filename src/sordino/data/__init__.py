@@ -12,7 +12,6 @@ np.int64(1437)
 from sordino.data.dataset import ByClient as ByClient
 from sordino.data.dataset import Corpus as Corpus
 from sordino.data.dataset import Dataset as Dataset
-from sordino.data.dataset import Features as Features
 from sordino.data.dataset import Labels as Labels
 from sordino.data.dataset import scaled as scaled
 from sordino.data.partition import PARTITIONS as PARTITIONS

@@ -1,7 +1,6 @@
 """Privacy facts, their arithmetic, and the ledger that keeps them."""
 
 from sordino.privacy.accounting import NAMES as NAMES
-from sordino.privacy.accounting import Accountant as Accountant
 from sordino.privacy.accounting import accountant as accountant
 from sordino.privacy.accounting import fixed_order as fixed_order
 from sordino.privacy.budget import Budget as Budget
@@ -10,8 +9,6 @@ from sordino.privacy.budget import most_steps as most_steps
 from sordino.privacy.budget import noise_multiplier as noise_multiplier
 from sordino.privacy.chain import Charge as Charge
 from sordino.privacy.chain import Entry as Entry
-from sordino.privacy.chain import Note as Note
-from sordino.privacy.chain import Verified as Verified
 from sordino.privacy.event import Chosen as Chosen
 from sordino.privacy.event import Composed as Composed
 from sordino.privacy.event import Event as Event
