@@ -184,6 +184,15 @@ def test_a_forged_run_json_is_named(
     assert any(message in problem and "run.json" in problem for problem in problems), problems
 
 
+def test_a_key_that_stands_twice_is_named(made: Made, tmp_path: Path) -> None:
+    """Of two values, readers of JSON take the first or the last, and people read the first."""
+    path = copy(made.ended, tmp_path) / "run.json"
+    path.write_text('{"epsilon_budget": 0.1,' + path.read_text().lstrip().removeprefix("{"))
+    (problem,) = verify(path.parent).problems
+    assert "run.json" in problem
+    assert "names 'epsilon_budget' twice" in problem
+
+
 @pytest.mark.parametrize(
     "name", ["study.toml", "rounds.jsonl", "model.safetensors", "environment.json"]
 )

@@ -490,17 +490,26 @@ def json_of(text: str | bytes) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        Malformed: if it is none, or nested deeper than :data:`DEEPEST`.
+        Malformed: if it is none, names a key twice, or is nested deeper than :data:`DEEPEST`.
     """
     try:
         words = text.decode("utf-8") if isinstance(text, bytes) else text
-        found = json.loads(words)
+        found = json.loads(words, object_pairs_hook=_each_once)
     except RecursionError as error:
         raise Malformed(_DEEP) from error
     except ValueError as error:
         raise Malformed(str(error)) from error
     if words.count("[") + words.count("{") > DEEPEST:  # as few texts have
         _refuse_deep(found)
+    return found
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:  # a reader that takes the first value is told something else
+            raise ValueError(f"it names {key[:80]!r} twice")
+        found[key] = value
     return found
 
 
