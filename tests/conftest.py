@@ -71,14 +71,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=late)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
-    """What is imported and collected by now stays: to look through it for garbage takes half a
-    second each time, and parties that are killed have it done.
+FROZEN = [0]
+"""How many modules there were when :func:`freeze` was called."""
+
+
+def freeze() -> None:
+    """What is imported by now stays: to look through it for garbage takes half a second each time,
+    and parties that are killed have it done.
     """
     gc.collect()
     gc.freeze()
+    FROZEN[0] = len(sys.modules)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What is collected stays, too."""
+    freeze()
     gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Tests import large libraries, such as a compiler."""
+    if len(sys.modules) > FROZEN[0] + 100:
+        freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
