@@ -22,7 +22,6 @@ from sordino.privacy import PoissonSampled
 from sordino.training import dpsgd
 from sordino.training.client import Examples
 from sordino.training.perexample import Bound, ClippedSum, FlatBound
-from sordino.training.perexample.sums import ModelInputs
 
 
 def persons(counts: list[int]) -> Tensor:
@@ -33,7 +32,7 @@ def summed(
     kernel: ClippedSum, batch: Batch, starts: Tensor, chosen: list[int], bound: Bound
 ) -> Tensor:
     out = torch.full((batch.flat.dim,), torch.nan, dtype=torch.float64)
-    kernel.of(ModelInputs(batch.x, batch.y, starts), torch.tensor(chosen), bound, out)
+    kernel.of(Examples(batch.x, batch.y, starts), torch.tensor(chosen), bound, out)
     return out
 
 
@@ -60,7 +59,7 @@ def test_a_persons_rows_are_added_up_and_then_shortened(name: str) -> None:
         total += own * min(1.0, clip / norms[-1])
     out = torch.empty_like(total)
     found = kernel.of(
-        ModelInputs(gone.x, gone.y, starts), torch.tensor([1, 2, 3]), FlatBound(clip), out
+        Examples(gone.x, gone.y, starts), torch.tensor([1, 2, 3]), FlatBound(clip), out
     )
     assert torch.allclose(out, total, rtol=0, atol=0.01 * clip)
     assert found.norms.tolist() == pytest.approx(norms, rel=1e-3)

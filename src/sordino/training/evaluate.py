@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sordino.training.client import model_input
 from sordino.training.flat import Flat
-from sordino.training.graph import scores_of
+from sordino.training.graph import one_by_one, scores_of
 from sordino.training.loss import Loss
 from sordino.training.perexample.plan import Plan, compiled
 
@@ -102,13 +102,8 @@ class Evaluator:
     def _alone(self, batch: Tensor) -> Tensor:
         """Scores (n, classes) of each example by itself; NaN where the module fails."""
         scores = self._flat.graphs.of("scores", scores_of, batch[:1])
-        found = self._flat.weights.new_full((len(batch), *scores.shape[1:]), torch.nan)
-        for i in range(len(batch)):
-            try:
-                found[i] = scores(batch[i : i + 1].clone())[0]
-            except Exception:  # an operation may raise anything
-                continue
-        return found
+        room = self._flat.weights.new_full((len(batch), *scores.shape[1:]), torch.nan)
+        return one_by_one(scores, batch, room)
 
     def _plan(self, x: Tensor) -> Plan | None:
         shape = tuple(x.shape[1:])

@@ -396,6 +396,16 @@ def scores_of(module: Function, tensors: Named, x: Tensor) -> Tensor:
     return found
 
 
+def one_by_one(graph: Graph, rows: Tensor, out: Tensor) -> Tensor:
+    """Write what a graph of scores makes of each of ``rows`` (n, ...) to ``out`` (n, k); a row on
+    which it fails is left as it is: an error would tell of it.
+    """
+    for i in range(len(rows)):
+        with suppress(Exception):  # an operation may raise anything
+            out[i] = graph(rows[i : i + 1].clone())[0]
+    return out
+
+
 @contextmanager
 def _plainly() -> Iterator[None]:
     """Attention and recurrent cells as operations for which vmap has rules; no warnings."""

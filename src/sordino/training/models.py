@@ -179,17 +179,7 @@ def _fits(name: str, module: nn.Module, shape: Shape, classes: int) -> None:
         )
 
 
-_MIXING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-_TRACKING = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-_RANDOM = (
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
-    nn.RReLU,
-)
+_RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
 
 
 def check_private(module: nn.Module, shape: tuple[int, ...]) -> None:
@@ -213,12 +203,12 @@ def check_private(module: nn.Module, shape: tuple[int, ...]) -> None:
     """
     for name, layer in module.named_modules():
         place = f"model: layer {name!r} ({type(layer).__name__})"
-        if isinstance(layer, _MIXING):
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             raise StudyError(
                 f"{place} mixes the examples of a batch, so no example's gradient can be "
                 "bounded alone; use torch.nn.GroupNorm"
             )
-        if isinstance(layer, _TRACKING) and layer.track_running_stats:
+        if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats:
             raise StudyError(
                 f"{place} keeps statistics of the data in its buffers; set "
                 "track_running_stats=False"

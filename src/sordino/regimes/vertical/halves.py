@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -50,9 +50,10 @@ from sordino.privacy import Allowance
 from sordino.regimes.vertical.method import Mask, OnlineMethod
 from sordino.regimes.vertical.plan import RAW_UPDATES, RequiredCharges, party_unit, released
 from sordino.training.flat import Flat, Slot
-from sordino.training.graph import Function, Named, pulled, scores_of, trained
+from sordino.training.graph import Function, Named, one_by_one, pulled, scores_of, trained
 from sordino.training.loss import cross_entropy
-from sordino.training.perexample.separable import alone, known
+from sordino.training.perexample.plan import plain_layers
+from sordino.training.perexample.separable import alone
 
 FORWARD, BACKWARD, SERVER = range(3)  # of Played.seconds
 EventPath = Literal["loop", "graph", "messages"]
@@ -651,11 +652,7 @@ class PartyModule:
         made = rows.new_zeros((len(rows), self._width), requires_grad=learns)
         graph = self.flat.graphs.of("embedding", scores_of, rows[:1])
         with torch.no_grad():
-            for i in range(len(rows)):
-                try:
-                    made[i] = graph(rows[i : i + 1].clone())[0]
-                except Exception:  # an operation may raise anything
-                    continue
+            one_by_one(graph, rows, made)
         self._last = (rows.clone(), made) if learns else None
         return made
 
@@ -707,25 +704,15 @@ class PartyModule:
 
 def keeps_rows_apart(module: nn.Module, features: int) -> bool:
     """Return whether a module is known layers in a row, each of which works on every row alone."""
-    layers = list(_layers(module))
-    if not all(type(p) is nn.Parameter for p in module.parameters()):
+    layers, x = plain_layers(module), torch.zeros((2, features))
+    if layers is None:
         return False
-    x = torch.zeros((2, features))
     for layer in layers:
-        if not known(layer) or not _apart(layer, x.ndim):
+        if not _apart(layer, x.ndim):
             return False
         with torch.no_grad():
             x = layer(x)
     return True
-
-
-def _layers(module: nn.Module) -> Iterator[nn.Module]:
-    if type(module) is nn.Sequential and known(module):
-        for child in module._modules.values():
-            if child is not None:
-                yield from _layers(child)
-    else:
-        yield module
 
 
 def _apart(layer: nn.Module, axes: int) -> bool:

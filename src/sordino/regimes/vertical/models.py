@@ -50,7 +50,7 @@ from sordino.training.models import (
     forward_pass,
     seeded_module,
 )
-from sordino.training.perexample.separable import known
+from sordino.training.perexample.plan import plain_layers
 
 
 class Total(nn.Module):
@@ -157,7 +157,7 @@ def chain_of(module: nn.Module) -> Chain | None:
     """Return the chain that a module is, trained in float32; None if it is something else."""
     layers = list(module) if type(module) is nn.Sequential else [module]
     linear = [layer for layer in layers if type(layer) is nn.Linear]
-    if not all(map(known, (module, *layers))) or len(set(linear)) < len(linear):
+    if plain_layers(module) is None or len(set(linear)) < len(linear):
         return None
     if layers and type(layers[0]) is nn.Flatten:
         layers = layers[1:]

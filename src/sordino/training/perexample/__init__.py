@@ -76,18 +76,25 @@ from sordino.training.perexample.clipping import (
     Measured,
     Shortened,
 )
-from sordino.training.perexample.sums import ClippedSum, MeanGradient, Store, path_of
+from sordino.training.perexample.sums import (
+    ClippedSum,
+    Examples,
+    MeanGradient,
+    model_input,
+    path_of,
+)
 
 __all__ = [
     "Bound",
     "Clipped",
     "ClippedSum",
+    "Examples",
     "FlatBound",
     "Layers",
     "MeanGradient",
     "Measured",
     "Path",
     "Shortened",
-    "Store",
+    "model_input",
     "path_of",
 ]

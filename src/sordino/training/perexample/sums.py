@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -57,38 +57,36 @@ ROW_BYTES, FEW = 3_000_000, 16
 TRIALS = 12
 
 
-class Store(Protocol):
-    """A client's rows ``x`` (n, ...), with labels ``y`` (n,); bytes are pixels.
+@dataclass(frozen=True, slots=True, eq=False)
+class Examples:
+    """One client's data on the device: ``x`` (n, ...) and labels ``y`` (n,).
 
-    Each is an example, or, with ``starts`` (m + 1,), those from ``starts[i]`` to ``starts[i + 1]``
-    are one together: a person's.
+    Pixels stay bytes until a batch is taken: a quarter of the memory, and of what a batch has to
+    fetch.
+
+    Where ``starts`` (m + 1,) are given, it is m persons who are drawn and clipped, and number i has
+    the rows ``starts[i]`` to ``starts[i + 1]``.
     """
-
-    @property
-    def x(self) -> Tensor: ...
-
-    @property
-    def y(self) -> Tensor: ...
-
-    @property
-    def starts(self) -> Tensor | None: ...
-
-    def take(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Copies of the rows with these indices (b,), as model input, and their labels."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelInputs:
-    """Examples as model input."""
 
     x: Tensor
     y: Tensor
     starts: Tensor | None = None
 
+    def __len__(self) -> int:
+        return len(self.y) if self.starts is None else len(self.starts) - 1
+
     def take(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        if len(chosen) == len(self.y):  # all of them, in order
-            return self.x, self.y
-        return self.x.index_select(0, chosen), self.y.index_select(0, chosen)
+        """Copies of the rows with these indices (b,), as model input."""
+        return model_input(self.x.index_select(0, chosen)), self.y.index_select(0, chosen)
+
+
+def model_input(x: Tensor) -> Tensor:
+    """Bytes as pixels in [-1, 1], to the bit as :func:`sordino.data.scaled` has them; else as is.
+
+    >>> model_input(torch.tensor([0, 51, 255], dtype=torch.uint8))
+    tensor([-1.0000, -0.6000,  1.0000])
+    """
+    return x.to(torch.float32).sub_(127.5).div_(127.5) if x.dtype == torch.uint8 else x
 
 
 def path_of(
@@ -122,13 +120,11 @@ class Paths:
         self._fast: dict[tuple[tuple[int, ...], bool], Plan | None] = {}
         self._single = Single.of(flat, loss)
 
-    def in_place(self, examples: Store, chosen: Tensor) -> Single | None:
+    def in_place(self, examples: Examples, chosen: Tensor) -> Single | None:
         """The path that reads a batch in place; None: it must be copied."""
         single = self._single
         if single is None or not len(chosen) or not single.reads(examples.x, examples.y):
             return None
-        if isinstance(examples, ModelInputs) and examples.x.dtype == torch.uint8:
-            return None  # the model's input are bytes
         return single if chosen.ndim == 1 and chosen.dtype == torch.int64 else None
 
     def find(self, x: Tensor) -> Plan | None:
@@ -177,11 +173,11 @@ class ClippedSum:
                 "bound; lower the sampling rate"
             )
         every = torch.arange(len(y), device=y.device)
-        return self.of(ModelInputs(x, y), every, bound, out, expected=expected)
+        return self.of(Examples(x, y), every, bound, out, expected=expected)
 
     def of(
         self,
-        examples: Store,
+        examples: Examples,
         chosen: Tensor,
         bound: float | Bound,
         out: Tensor,
@@ -209,7 +205,7 @@ class ClippedSum:
         return joined(found, bound.clip, self._paths.flat.weights, chosen)
 
     def _leaf(
-        self, examples: Store, chosen: Tensor, bound: Bound, out: Tensor, expected: float
+        self, examples: Examples, chosen: Tensor, bound: Bound, out: Tensor, expected: float
     ) -> Clipped:
         """Overwrite ``out`` with the clipped sum over a leaf."""
         if examples.starts is not None:
@@ -226,7 +222,7 @@ class ClippedSum:
         return Clipped(torch.cat(norms).to(losses[0].dtype), bound.clip, torch.cat(losses))
 
     def _persons(
-        self, examples: Store, starts: Tensor, chosen: Tensor, bound: Bound, out: Tensor,
+        self, examples: Examples, starts: Tensor, chosen: Tensor, bound: Bound, out: Tensor,
         expected: float,
     ) -> Clipped:  # fmt: skip
         """Overwrite ``out`` with the sum over persons, each of whom is bounded as one example.
@@ -474,14 +470,14 @@ class MeanGradient:
         with torch.no_grad():
             return self._mean(self._paths.find(x), x, y, out)
 
-    def of(self, examples: Store, chosen: Tensor, out: Tensor) -> Tensor:
+    def of(self, examples: Examples, chosen: Tensor, out: Tensor) -> Tensor:
         """The same over the indices ``chosen`` (b,), in place where that is possible."""
         single = self._paths.in_place(examples, chosen)
         if single is None:
             return self(*examples.take(chosen), out)
         return single.mean(examples.x, examples.y, chosen, out)
 
-    def steps(self, examples: Store, batches: NDArray[np.int64], rate: float) -> bool:
+    def steps(self, examples: Examples, batches: NDArray[np.int64], rate: float) -> bool:
         """Take plain steps on ``batches`` (tau, b) of indices, not empty, where the module's path
         can take all of them at once; whether it can.
         """
