@@ -71,7 +71,7 @@ ABSENT = -1
 class MembersSum(ClippedSum):
     """The clipped sum over those examples of a batch that are there."""
 
-    def of(  # type: ignore[override]  # of whoever has labels
+    def of(
         self,
         examples: Examples,
         chosen: Tensor,
@@ -102,7 +102,7 @@ class PlantedSum(MembersSum):
     def without(self, total: Tensor) -> Tensor:
         return self.others
 
-    def of(  # type: ignore[override]  # likewise
+    def of(
         self,
         examples: Examples,
         chosen: Tensor,

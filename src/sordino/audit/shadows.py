@@ -51,7 +51,7 @@ MODEL = "model.safetensors"
 class MembersMean(MeanGradient):
     """The mean gradient of those examples of a batch that are there."""
 
-    def of(self, examples: Examples, chosen: Tensor, out: Tensor) -> Tensor:  # type: ignore[override]  # of whoever has labels
+    def of(self, examples: Examples, chosen: Tensor, out: Tensor) -> Tensor:
         present = chosen[examples.y[chosen] != ABSENT]
         if not len(present):
             out.zero_()

@@ -31,15 +31,18 @@ from sordino.base.errors import RemoteProtocolError
 from sordino.base.message import Answer, Compute, Gradient, Train, Vector
 from sordino.base.settings import tune
 from sordino.core import records
-from sordino.core.effect import Begin, Effect, Event, Overtaken, Request, Said, Send
+from sordino.core.effect import Begin, Effects, Event, Overtaken, Request, Said, Send
 from sordino.core.kernel import Kernel
 from sordino.core.study.base import World
 from sordino.core.world import (
     Absence,
     Block,
     ChargeRequest,
+    Charges,
     EncodedSnapshot,
+    Faults,
     KernelSnapshot,
+    Paid,
     RegimeRules,
     RunListener,
     S,
@@ -47,7 +50,7 @@ from sordino.core.world import (
     SiteSide,
     unpacked,
 )
-from sordino.privacy import Budget, Charge, Entry, LedgerSession, NonPrivate, Permit
+from sordino.privacy import Budget, Charge, Entry, LedgerSession, NonPrivate, Permits
 from sordino.privacy import Event as Fact
 from sordino.training.client import Client
 from sordino.training.passes import place_of, steps_of
@@ -118,7 +121,7 @@ class Rules(RegimeRules[S]):
         """Return whether no task follows."""
         return self.step(state, Begin())[0].ended is not None
 
-    def faults(self, before: S, after: S) -> Sequence[tuple[int, str]]:
+    def faults(self, before: S, after: S) -> Faults:
         """Return the clients whose answers could not be used between two states, and why."""
         return ()
 
@@ -224,26 +227,26 @@ class Simulation(ServerSide[S], SiteSide[S]):
 
     # The kernel's questions: see :class:`sordino.core.world.World`.
 
-    def step(self, state: S, event: Event) -> tuple[S, Sequence[Effect]]:
+    def step(self, state: S, event: Event) -> tuple[S, Effects]:
         """Return what follows by the rules, and keep the faults."""
         found, effects = self.regime.step(state, event)
         self._faults.extend(self.regime.faults(state, found))
         return found, effects
 
-    def faults(self) -> Sequence[tuple[int, str]]:
+    def faults(self) -> Faults:
         """Return answers that the method could not use, each once."""
         found = tuple(self._faults)
         self._faults.clear()
         return found
 
     def answer(
-        self, site: int, number: int, task: Request | None, permits: Sequence[Permit]
+        self, site: int, number: int, task: Request | None, permits: Permits
     ) -> Answer | Gradient:
         """Let the client work, with all permits of its task."""
         return self.answered(self.clients[site], task, permits)
 
     @staticmethod
-    def answered(client: Any, task: Request | None, permits: Sequence[Permit]) -> Answer | Gradient:
+    def answered(client: Any, task: Request | None, permits: Permits) -> Answer | Gradient:
         """Let a client work, in this process or in a worker's."""
         worker: Client = client
         return worker.answer(training(task), permits)
@@ -252,9 +255,7 @@ class Simulation(ServerSide[S], SiteSide[S]):
         """Return the seconds of this client for this task, or how it vanishes."""
         return self.trips(site, task)
 
-    def requests(
-        self, state: S, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
-    ) -> Sequence[ChargeRequest]:
+    def requests(self, state: S, effects: Effects, paid: Paid) -> Charges:
         """Return the price of each client's task, part by part."""
         sent = (each for each in effects if isinstance(each, Send))
         return [
@@ -263,9 +264,7 @@ class Simulation(ServerSide[S], SiteSide[S]):
             for one in self.site_requests(each.site, each.message, paid.get(each.site, ()))
         ]
 
-    def site_requests(
-        self, site: int, task: Request, permits: Sequence[Permit]
-    ) -> Sequence[ChargeRequest]:
+    def site_requests(self, site: int, task: Request, permits: Permits) -> Charges:
         """Return the price of a client's task, part by part."""
         asked, unit, budget = training(task), self.units[site], self.budgets[site]
         where = f"round {asked.round}/client {site}"
@@ -283,7 +282,7 @@ class Simulation(ServerSide[S], SiteSide[S]):
             if entry.key.startswith(f"{run}/"):
                 yield entry
 
-    def forgotten_requests(self, site: int, answered: int) -> Sequence[ChargeRequest] | None:
+    def forgotten_requests(self, site: int, answered: int) -> Charges | None:
         """Return the price of all rounds after those that the ledger holds, as if the site had been
         drawn in each; None where the study does not say what a round costs.
         """
@@ -364,9 +363,7 @@ class PassSimulation(Simulation[Any]):
 
     why: str = "a pass"
 
-    def site_requests(
-        self, site: int, task: Request, permits: Sequence[Permit]
-    ) -> Sequence[ChargeRequest]:
+    def site_requests(self, site: int, task: Request, permits: Permits) -> Charges:
         """Return the passes that a task's steps are in, and no permit holds.
 
         Raises:
@@ -386,9 +383,7 @@ class PassSimulation(Simulation[Any]):
         charge = self.charge(self.units[site], event, 1, number, key)
         return ChargeRequest((site,), charge, self.budgets[site])
 
-    def reissued(
-        self, state: Any, blocks: Mapping[int, Sequence[Block]]
-    ) -> Sequence[ChargeRequest]:
+    def reissued(self, state: Any, blocks: Mapping[int, Sequence[Block]]) -> Charges:
         """Return the passes that clients were in."""
         return [
             self._pass(site, number)
@@ -396,12 +391,12 @@ class PassSimulation(Simulation[Any]):
             for number, _ in booked
         ]
 
-    def kept(self, state: Any, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
+    def kept(self, state: Any, site: int, permits: Permits) -> Permits:
         """Return those of the passes that the client's last task, or its next, has steps in."""
         batches, first = self.clients[site].passes.batches, state.steps[site] - state.latest
         return [each for each in permits if each.round * batches > first]
 
-    def held(self, site: int, number: int, permits: Sequence[Permit]) -> Sequence[Permit]:
+    def held(self, site: int, number: int, permits: Permits) -> Permits:
         """Return those of the passes that this site has not come to the end of."""
         passes = self.clients[site].passes
         return [each for each in permits if each.round * passes.batches > passes.done]
@@ -434,7 +429,7 @@ class PassSimulation(Simulation[Any]):
     def forgotten(self, state: Any) -> None:
         """Return None: passes have numbers of their own."""
 
-    def forgotten_requests(self, site: int, answered: int) -> Sequence[ChargeRequest] | None:
+    def forgotten_requests(self, site: int, answered: int) -> Charges | None:
         """Return the passes after those that the ledger holds, as if the site had been drawn in all
         rounds; None where the study does not say how many steps these had.
         """

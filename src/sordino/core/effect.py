@@ -13,6 +13,7 @@ Sites (clients, edges, parties) are numbered from 0. Numbers of rounds, tasks an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -253,3 +254,4 @@ class Finish(msgspec.Struct, frozen=True):
 
 
 Effect = Book | Send | Wake | Learn | Skip | Open | Log | Closed | Finish
+Effects = Sequence[Effect]

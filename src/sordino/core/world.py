@@ -16,10 +16,10 @@ from sordino.base.entropy import History
 from sordino.base.errors import StudyError
 from sordino.base.message import Vector
 from sordino.core import records
-from sordino.core.effect import Book, Effect, Event, Learn, Learned, Overtaken, Request, Said, Skip
+from sordino.core.effect import Book, Effects, Event, Learn, Learned, Overtaken, Request, Said, Skip
 from sordino.core.records import Row
 from sordino.mechanisms.secure.messages import MOST_CLIENTS, lowest_threshold
-from sordino.privacy import Budget, Charge, LedgerSession, Permit
+from sordino.privacy import Budget, Charge, LedgerSession, Permits
 from sordino.privacy.accounting import Spent
 
 if TYPE_CHECKING:
@@ -227,6 +227,13 @@ class ChargeRequest:
     counts: bool = True
 
 
+Charges = Sequence[ChargeRequest]
+Paid = Mapping[int, Permits]
+"""The permits that sites hold."""
+Faults = Sequence[tuple[int, str]]
+"""Sites whose answers could not be used, and why."""
+
+
 class Summing(msgspec.Struct, frozen=True):
     """A sum of which the server learns nothing else: what everybody knows of it.
 
@@ -269,7 +276,7 @@ class Summing(msgspec.Struct, frozen=True):
 class RegimeRules(Generic[S]):
     """The rules of a regime, pure: what follows from an event, and what a site may be asked."""
 
-    def step(self, state: S, event: Event, /) -> tuple[S, Sequence[Effect]]:
+    def step(self, state: S, event: Event, /) -> tuple[S, Effects]:
         """Return what follows from one event."""
         raise NotImplementedError
 
@@ -340,12 +347,12 @@ class World(Generic[S]):
     hands_out: bool = True
     continuous: bool = False
 
-    def step(self, state: S, event: Event, /) -> tuple[S, Sequence[Effect]]:
+    def step(self, state: S, event: Event, /) -> tuple[S, Effects]:
         """Return what follows by the rules."""
         return self.regime.step(state, event)
 
     def answer(
-        self, site: int, number: int, task: Request | None, permits: Sequence[Permit], /
+        self, site: int, number: int, task: Request | None, permits: Permits, /
     ) -> Said | None:
         """Let the site work, and what it sends; None if it sends nothing.
 
@@ -357,19 +364,15 @@ class World(Generic[S]):
         """Seconds until the answer is there, or how the site vanishes."""
         return 0.0
 
-    def requests(
-        self, state: S, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]], /
-    ) -> Sequence[ChargeRequest]:
+    def requests(self, state: S, effects: Effects, paid: Paid, /) -> Charges:
         """Return what must be booked before these effects; sites hold the permits ``paid``."""
         raise NotImplementedError
 
-    def reissued(
-        self, state: S, blocks: Mapping[int, Sequence[Block]], /
-    ) -> Sequence[ChargeRequest]:
+    def reissued(self, state: S, blocks: Mapping[int, Sequence[Block]], /) -> Charges:
         """Return what was booked for these blocks: a run goes on, and its permits are looked up."""
         return ()
 
-    def kept(self, state: S, site: int, permits: Sequence[Permit], /) -> Sequence[Permit]:
+    def kept(self, state: S, site: int, permits: Permits, /) -> Permits:
         """Those that the site has not worked off."""
         return ()
 
@@ -403,7 +406,7 @@ class World(Generic[S]):
         """Return whether each round is charged to all sites, whoever takes part."""
         return False
 
-    def faults(self) -> Sequence[tuple[int, str]]:
+    def faults(self) -> Faults:
         """Sites whose answers were taken and could then not be used, and why; each is told once."""
         return ()
 
@@ -479,25 +482,23 @@ class SiteSide(World[S]):
     remembers: bool = False
     repeats_noise: bool = False
 
-    def site_requests(
-        self, site: int, task: Request, permits: Sequence[Permit], /
-    ) -> Sequence[ChargeRequest]:
+    def site_requests(self, site: int, task: Request, permits: Permits, /) -> Charges:
         """Return what a site books in its own ledger before it works on a task; it holds
         ``permits``.
         """
         raise NotImplementedError
 
-    def forgotten_requests(self, site: int, answered: int, /) -> Sequence[ChargeRequest] | None:
+    def forgotten_requests(self, site: int, answered: int, /) -> Charges | None:
         """Return what a site has to book that has answered tasks up to this one and does not
         remember it; None where only a newer ledger tells.
         """
         return ()
 
-    def round_requests(self, site: int, effect: Book, /) -> Sequence[ChargeRequest]:
+    def round_requests(self, site: int, effect: Book, /) -> Charges:
         """Return what a site books in its own ledger for a round that is charged to everybody."""
         return ()
 
-    def held(self, site: int, number: int, permits: Sequence[Permit], /) -> Sequence[Permit]:
+    def held(self, site: int, number: int, permits: Permits, /) -> Permits:
         """The permits that a site still needs at task ``number``."""
         return [each for each in permits if each.round + each.count > number]
 

@@ -44,7 +44,7 @@ def looks_k_norm(sample: Tensor) -> bool:
     Of directions, the means and the distribution of the first number are looked at, whose square is
     Beta(1/2, (d-1)/2).
     """
-    from scipy.stats import beta, gamma, kstest  # type: ignore[import-untyped]
+    from scipy.stats import beta, gamma, kstest
 
     rows = sample.double().numpy()
     (n, d), lengths = rows.shape, np.linalg.norm(rows, axis=1)

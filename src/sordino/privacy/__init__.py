@@ -27,6 +27,8 @@ from sordino.privacy.ledger import Ledger as Ledger
 from sordino.privacy.permit import Allowance as Allowance
 from sordino.privacy.permit import PackedPermit as PackedPermit
 from sordino.privacy.permit import Permit as Permit
+from sordino.privacy.permit import Permits as Permits
+from sordino.privacy.permit import Price as Price
 from sordino.privacy.permit import covers_one as covers_one
 from sordino.privacy.permit import covers_round as covers_round
 from sordino.privacy.session import LedgerSession as LedgerSession

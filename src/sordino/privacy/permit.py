@@ -111,6 +111,9 @@ class Permit:
         return self.round <= number < self.round + self.count
 
 
+Permits = Sequence[Permit]
+
+
 class PackedPermit(msgspec.Struct, frozen=True, array_like=True):
     """A permit that the ledger's process hands to a worker: the fields of :class:`Permit`."""
 
@@ -134,7 +137,7 @@ def issue(charge: Charge, seq: int, digest: str, *, new: bool = False) -> Permit
     return Permit(*own, seq, digest, _LEDGER, new)
 
 
-def covers_round(unit: str, permits: Sequence[Permit], price: Price, number: int) -> None:
+def covers_round(unit: str, permits: Permits, price: Price, number: int) -> None:
     """Refuse unless permits of this round cover just this price of this unit.
 
     Raises:
@@ -173,7 +176,7 @@ class Allowance:
             included.
     """
 
-    def __init__(self, permits: Sequence[Permit], times: int = 1) -> None:
+    def __init__(self, permits: Permits, times: int = 1) -> None:
         self.times = times
         self._booked: Counter[tuple[str, Event]] = Counter()
         for permit in permits:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,7 +15,7 @@ from torch import Tensor
 from sordino.base.entropy import Contents, drawable, raw
 from sordino.base.message import Answer, Compute, Train
 from sordino.mechanisms.gaussian import Bounded, Learning
-from sordino.privacy import Event, Permit, covers_one
+from sordino.privacy import Event, Permits, Price, covers_one
 from sordino.training import plausible
 from sordino.training.flat import Flat
 from sordino.training.passes import Passes, place_of, steps_of
@@ -39,10 +38,10 @@ class Client(Protocol):
     def index(self) -> int:
         """Which client, from 0."""
 
-    def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
+    def price(self, task: Train) -> Price:
         """Return what an answer to this task releases, as events and counts; booked before it."""
 
-    def answer(self, task: Train, permits: Sequence[Permit]) -> Answer:
+    def answer(self, task: Train, permits: Permits) -> Answer:
         """Do the work. ``permits`` prove that ``price(task)`` is in the ledger."""
 
 
@@ -96,7 +95,7 @@ class SamplingClient:
         """Indices of a batch that is drawn."""
         return poisson(len(self.examples), self.sampling_rate, rng)
 
-    def shown(self, permits: Sequence[Permit], task: Train | Compute, event: Event) -> None:
+    def shown(self, permits: Permits, task: Train | Compute, event: Event) -> None:
         """Refuse unless permits cover the passes that a task's steps are in, each as this event;
         then take the steps.
 

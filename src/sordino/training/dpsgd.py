@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,8 +40,9 @@ from sordino.privacy import (
     Chosen,
     Event,
     NonPrivate,
-    Permit,
+    Permits,
     PoissonSampled,
+    Price,
     covers_round,
 )
 from sordino.training.beside import Beside, Wants
@@ -110,7 +111,7 @@ class PrivateClient(SteppingClient):
     mechanism: Bounded
     realised: bool = False
 
-    def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
+    def price(self, task: Train) -> Price:
         """Return what an answer releases; with passes, one event for each that its steps are in."""
         if self.passes is not None:
             passes = self.passes.numbers(place_of(task), task.steps)
@@ -122,7 +123,7 @@ class PrivateClient(SteppingClient):
             *((event, 1) for event in wants.raw_releases()),
         )
 
-    def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
+    def answer(self, task: Train, permits: Permits) -> Update:
         if self.passes is None:
             covers_round(self.unit, permits, self.price(task), task.round)
         else:
@@ -234,10 +235,10 @@ def bound_of(mechanism: Bounded) -> Bound:
 class PlainClient(SteppingClient):
     """SGD without privacy on Poisson batches (McMahan et al. 2017, with expected batch q n)."""
 
-    def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
+    def price(self, task: Train) -> Price:
         return ((NonPrivate(reason=NO_NOISE), task.steps),)
 
-    def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
+    def answer(self, task: Train, permits: Permits) -> Update:
         """An empty batch takes no step."""
         covers_round(self.unit, permits, self.price(task), task.round)
         flat = self.kernels.flat

@@ -20,7 +20,6 @@ References:
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -35,7 +34,7 @@ from sordino.base.message import Contribution, Train, Update
 from sordino.base.registry import foreign
 from sordino.base.settings import own_code
 from sordino.mechanisms.gaussian import Bounded, Overclaimed, Tailed, length, shortened
-from sordino.privacy import Event, Permit, PoissonSampled, covers_round
+from sordino.privacy import Permits, PoissonSampled, Price, covers_round
 from sordino.training import plausible
 from sordino.training.client import Examples, ModelKernels, agreed, hidden, received
 from sordino.training.optimizer import Optimizer, Sgd
@@ -149,14 +148,14 @@ class LocalClient(LocalWork):
     sampling_rate: float
     blocks: Blocks | None = None
 
-    def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
+    def price(self, task: Train) -> Price:
         """Return the price of every client, in the cohort or not."""
         event = self._bound(task).event()
         if self.blocks is None:
             event = PoissonSampled(sampling_rate=self.sampling_rate, event=event)
         return ((event, 1),)
 
-    def shown(self, task: Train, permits: Sequence[Permit]) -> None:
+    def shown(self, task: Train, permits: Permits) -> None:
         """Refuse unless permits cover a task, and it is this client's turn.
 
         Raises:
@@ -172,7 +171,7 @@ class LocalClient(LocalWork):
             number = self.blocks.number(number)
         covers_round(self.unit, permits, self.price(task), number)
 
-    def answer(self, task: Train, permits: Sequence[Permit]) -> Contribution:
+    def answer(self, task: Train, permits: Permits) -> Contribution:
         self.shown(task, permits)
         moved = self.train(task)
         bounded, inside = self._bound(task).bounded(moved)
@@ -220,10 +219,10 @@ class NoisyModelClient(LocalWork):
     unit: str
     noise_multiplier: float
 
-    def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
+    def price(self, task: Train) -> Price:
         return ((self._mechanism(task).event(), 1),)
 
-    def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
+    def answer(self, task: Train, permits: Permits) -> Update:
         covers_round(self.unit, permits, self.price(task), task.round)
         trained = self.train(task)
         # Plain steps never reach this bound; other optimizers could, and what is booked rests on

@@ -14,7 +14,6 @@ Shapes: weights and sums (d,), examples (n, ...).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,7 +25,7 @@ from sordino.base.message import Masked, Train
 from sordino.base.residues import packed
 from sordino.mechanisms.gaussian import Bounded
 from sordino.mechanisms.shared import SharedNoise
-from sordino.privacy import Event, Permit, PoissonSampled, covers_round
+from sordino.privacy import Permits, PoissonSampled, Price, covers_round
 from sordino.training.beside import Wants
 from sordino.training.client import SamplingClient, agreed, received
 from sordino.training.dpsgd import bound_of
@@ -79,7 +78,7 @@ class SummedClient(SamplingClient):
     part: Part
     entropy: Entropy
 
-    def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
+    def price(self, task: Train) -> Price:
         """Return the price of one example in the round's opened sum.
 
         Raises:
@@ -93,7 +92,7 @@ class SummedClient(SamplingClient):
         event = agreed(self.mechanism, task).event()
         return ((PoissonSampled(sampling_rate=self.sampling_rate, event=event), 1),)
 
-    def answer(self, task: Train, permits: Sequence[Permit]) -> Masked:
+    def answer(self, task: Train, permits: Permits) -> Masked:
         covers_round(self.unit, permits, self.price(task), task.round)
         flat, bound = self.kernels.flat, agreed(self.mechanism, task)
         flat.load(received(task.weights, flat.weights))
@@ -124,12 +123,12 @@ class SummedLocalClient(LocalWork):
     part: Part
     watched: bool = False
 
-    def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
+    def price(self, task: Train) -> Price:
         """Return the price of this client in the round's opened sum, drawn or not."""
         event = agreed(self.mechanism, task).event()
         return ((PoissonSampled(sampling_rate=self.sampling_rate, event=event), 1),)
 
-    def answer(self, task: Train, permits: Sequence[Permit]) -> Masked:
+    def answer(self, task: Train, permits: Permits) -> Masked:
         covers_round(self.unit, permits, self.price(task), task.round)
         bound = agreed(self.mechanism, task)
         coin = self.entropy.at("client", self.index, "round", task.round, "drawn")

@@ -30,11 +30,11 @@ from sordino.base.entropy import Seeded
 from sordino.base.message import Compute, Gradient
 from sordino.clients.assemble import Assembly
 from sordino.clients.simulation import PassSimulation, Simulation, arrival_trips
-from sordino.core.effect import Effect, Overtaken, Request, Send
+from sordino.core.effect import Effects, Overtaken, Request, Send
 from sordino.core.plan import times
-from sordino.core.world import Block, ChargeRequest
+from sordino.core.world import Block, ChargeRequest, Charges, Paid
 from sordino.mechanisms.correlated import CorrelatedGaussian
-from sordino.privacy import LedgerSession, Permit
+from sordino.privacy import LedgerSession, Permits
 from sordino.regimes.asynchronous.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
 from sordino.regimes.asynchronous.method import Noisy
 from sordino.regimes.asynchronous.protocol import Asynchronous, State
@@ -64,9 +64,7 @@ class BlockSimulation(Simulation[State]):
         share = math.ceil(rules.terms.updates * rules.buffer / rules.terms.edges)
         return max(math.ceil(share / SHARES), min(LEAST, share))
 
-    def requests(
-        self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
-    ) -> Sequence[ChargeRequest]:
+    def requests(self, state: State, effects: Effects, paid: Paid) -> Charges:
         """Return a block for every edge whose task lies outside its own, or that runs out soon."""
         short = {
             each.site
@@ -85,9 +83,7 @@ class BlockSimulation(Simulation[State]):
         }
         return [self._reserve(edge, booked[edge] + 1, length[edge]) for edge in sorted(short)]
 
-    def site_requests(
-        self, site: int, task: Request, permits: Sequence[Permit]
-    ) -> Sequence[ChargeRequest]:
+    def site_requests(self, site: int, task: Request, permits: Permits) -> Charges:
         """Return a block that begins with the task, if no permit holds it.
 
         A site that was killed draws its noise anew, so what it had reserved and not said is lost.
@@ -109,13 +105,13 @@ class BlockSimulation(Simulation[State]):
             length = max(min(length, pays[site] - number + 1), 1)
         return (self._reserve(site, number, length),)
 
-    def forgotten_requests(self, site: int, answered: int) -> Sequence[ChargeRequest]:
+    def forgotten_requests(self, site: int, answered: int) -> Charges:
         """Return the tasks after all blocks that the ledger holds."""
         first = max((each.round + each.count for each in self.booked(site)), default=1)
         return [self._reserve(site, first, answered - first + 1)] if first <= answered else []
 
     @staticmethod
-    def answered(client: Any, task: Request | None, permits: Sequence[Permit]) -> Gradient:
+    def answered(client: Any, task: Request | None, permits: Permits) -> Gradient:
         """Let an edge work, with the permit of the block, or the pass, that holds the task."""
         if not isinstance(task, Compute):
             raise TypeError(f"an edge is asked for a gradient, not {type(task).__name__}")
@@ -130,9 +126,7 @@ class BlockSimulation(Simulation[State]):
         gradient: Gradient = client.answer(task, permit)
         return gradient
 
-    def reissued(
-        self, state: State, blocks: Mapping[int, Sequence[Block]]
-    ) -> Sequence[ChargeRequest]:
+    def reissued(self, state: State, blocks: Mapping[int, Sequence[Block]]) -> Charges:
         """Return the blocks that edges had reserved and not worked off."""
         return [
             self._reserve(edge, *block)
@@ -140,7 +134,7 @@ class BlockSimulation(Simulation[State]):
             for block in reserved
         ]
 
-    def kept(self, state: State, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
+    def kept(self, state: State, site: int, permits: Permits) -> Permits:
         """Return those of the block that holds the edge's task, and of later ones."""
         first = state.tasks[site].task if site in state.tasks else 0
         return [each for each in permits if first < each.round + each.count]
@@ -178,13 +172,13 @@ class EdgePassSimulation(PassSimulation, BlockSimulation):
 
     requests = Simulation.requests
 
-    def kept(self, state: State, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
+    def kept(self, state: State, site: int, permits: Permits) -> Permits:
         """Return those of the passes that the edge's task, or its next, is in."""
         first = state.tasks[site].task - 1 if site in state.tasks else state.given[site]
         batches = self.clients[site].passes.batches
         return [each for each in permits if each.round * batches > first]
 
-    def forgotten_requests(self, site: int, answered: int) -> Sequence[ChargeRequest]:
+    def forgotten_requests(self, site: int, answered: int) -> Charges:
         """Return the passes after those that the ledger holds."""
         return self.passes_until(site, answered)
 
@@ -195,7 +189,7 @@ class EdgePassSimulation(PassSimulation, BlockSimulation):
         return any(each.round == wanted for each in entries)
 
 
-def _last(permits: Sequence[Permit]) -> int:
+def _last(permits: Permits) -> int:
     """Return the last task that is booked."""
     return permits[-1].round + permits[-1].count - 1 if permits else 0
 

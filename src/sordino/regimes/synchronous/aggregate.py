@@ -66,7 +66,7 @@ from sordino.core.world import EncodedSnapshot, Summing
 from sordino.mechanisms.correlated import Memory, released
 from sordino.mechanisms.gaussian import Bounded, Learning
 from sordino.mechanisms.shared import SharedNoise
-from sordino.privacy import Event, Gaussian, Permit, PoissonSampled, covers_round
+from sordino.privacy import Event, Gaussian, Permit, Permits, PoissonSampled, covers_round
 from sordino.regimes.synchronous.method import (
     Released,
     Remaining,
@@ -150,7 +150,7 @@ class PrivateSum:
         contract: RoundNoise,
         number: int,
         dimension: int,
-        permits: Sequence[Permit],
+        permits: Permits,
         seen: tuple[float, ...] = (),
         noise: Memory | None = None,
     ) -> tuple[Released, Memory | None]:

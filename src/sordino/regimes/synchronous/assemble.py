@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -13,12 +13,12 @@ import numpy as np
 
 from sordino.clients.assemble import STEP, Assembly
 from sordino.clients.simulation import PassSimulation, Simulation, training
-from sordino.core.effect import Book, Effect, Request
+from sordino.core.effect import Book, Effects, Request
 from sordino.core.run.environment import charge_key_prefix
-from sordino.core.world import ChargeRequest
+from sordino.core.world import ChargeRequest, Charges, Paid
 from sordino.mechanisms.gaussian import Learning
 from sordino.mechanisms.shared import SharedNoise
-from sordino.privacy import LedgerSession, Permit
+from sordino.privacy import LedgerSession, Permits
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import CLIENT
 from sordino.regimes.synchronous.aggregate import PrivateSum, SharedSum
@@ -58,15 +58,11 @@ class RoundSimulation(Simulation[Any]):
         """Each round is charged to all clients."""
         return True
 
-    def requests(
-        self, state: Any, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
-    ) -> Sequence[ChargeRequest]:
+    def requests(self, state: Any, effects: Effects, paid: Paid) -> Charges:
         """Return the round, charged to all."""
         return [one for each in effects if isinstance(each, Book) for one in self._round(each)]
 
-    def site_requests(
-        self, site: int, task: Request, permits: Sequence[Permit]
-    ) -> Sequence[ChargeRequest]:
+    def site_requests(self, site: int, task: Request, permits: Permits) -> Charges:
         """Return the whole round, under its key.
 
         A round that this process has not booked itself, another one may have answered, and
@@ -81,7 +77,7 @@ class RoundSimulation(Simulation[Any]):
             if each.charge.key not in booked
         ]
 
-    def round_requests(self, site: int, effect: Book) -> Sequence[ChargeRequest]:
+    def round_requests(self, site: int, effect: Book) -> Charges:
         """Return the round, charged to a site's own unit."""
         unit = self.units[site]
         return [each for each in self._round(effect) if each.charge.unit == unit]

@@ -35,7 +35,7 @@ from sordino.base.message import Contribution, Train, Vector
 from sordino.clients.division import Federation, federation, model
 from sordino.clients.simulation import Simulation
 from sordino.core.prepared import PreparedRun
-from sordino.privacy import Permit
+from sordino.privacy import Permits
 from sordino.regimes.synchronous.methods.fixed import ClientLevel
 from sordino.regimes.synchronous.protocol import Synchronous
 from sordino.regimes.synchronous.regime import scheduled
@@ -82,7 +82,7 @@ class CanaryClient(LocalClient):
     there: bool
     sent: Sent
 
-    def answer(self, task: Train, permits: Sequence[Permit]) -> Contribution:
+    def answer(self, task: Train, permits: Permits) -> Contribution:
         """Send the canary, or nothing where it is not there."""
         self.shown(task, permits)
         delta: Vector = np.zeros(len(task.weights), np.float32)

@@ -64,7 +64,7 @@ from sordino.core.effect import (
     Book,
     Booked,
     Closed,
-    Effect,
+    Effects,
     Event,
     Finish,
     Joined,
@@ -81,7 +81,7 @@ from sordino.core.effect import (
     Wake,
     Woke,
 )
-from sordino.core.world import EncodedSnapshot, Summing
+from sordino.core.world import EncodedSnapshot, Faults, Summing
 from sordino.mechanisms.correlated import Memory
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST, Learning
 from sordino.privacy import Event as Price
@@ -176,7 +176,7 @@ class Synchronous(Rules[State]):
             models=(None,) * count if self.method.wants.raw else (),
         )
 
-    def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
+    def step(self, state: State, event: Event) -> tuple[State, Effects]:
         """Return what follows from one event. A finished run stays finished."""
         if state.ended is not None:
             return state, ()
@@ -214,7 +214,7 @@ class Synchronous(Rules[State]):
             case _:
                 return state, ()
 
-    def _left(self, state: State, client: int, *, final: bool) -> tuple[State, Sequence[Effect]]:
+    def _left(self, state: State, client: int, *, final: bool) -> tuple[State, Effects]:
         """A client that vanished may be back before the deadline, unless its leave is ``final``;
         without a deadline nobody waits.
         """
@@ -231,7 +231,7 @@ class Synchronous(Rules[State]):
         state, closed = (state, ()) if waits else self._ended(state)
         return state, (lost, *closed)
 
-    def _joined(self, state: State, client: int) -> tuple[State, Sequence[Effect]]:
+    def _joined(self, state: State, client: int) -> tuple[State, Effects]:
         """Count a client in again that was given up."""
         if client not in state.absent:
             return state, ()
@@ -273,7 +273,7 @@ class Synchronous(Rules[State]):
         found = {name.removeprefix(aggregate.NOISE): each for name, each in noise.items()}
         return replace(state, memory=memory, noise=Memory.of(found))
 
-    def faults(self, before: State, after: State) -> Sequence[tuple[int, str]]:
+    def faults(self, before: State, after: State) -> Faults:
         """Return the clients whose answers the method could not use in the round that closed."""
         return () if after.faults is before.faults else after.faults
 
@@ -310,7 +310,7 @@ class Synchronous(Rules[State]):
         """Return the steps that a client can still pay for; None without a limit."""
         return None if self.budget is None else int(self.budget[client] - state.steps[client])
 
-    def begin(self, state: State) -> tuple[State, Sequence[Effect]]:
+    def begin(self, state: State) -> tuple[State, Effects]:
         """Open the next round, or end the run."""
         if state.number >= self.terms.rounds:
             return self._finish(
@@ -388,12 +388,12 @@ class Synchronous(Rules[State]):
         summed = self.adder or self.aggregator
         return None if summed is None or not self.together else summed.event(contract)
 
-    def _booked(self, state: State) -> tuple[State, Sequence[Effect]]:
+    def _booked(self, state: State) -> tuple[State, Effects]:
         """The round's release is paid for: ask the cohort, or release noise alone if empty."""
         asks = state.waiting or self.deadline is not None
         return self._ask(state) if asks else self._ended(state)
 
-    def _ask(self, state: State) -> tuple[State, Sequence[Effect]]:
+    def _ask(self, state: State) -> tuple[State, Effects]:
         """Send the open round's cohort its tasks."""
         chosen, number = sorted(state.waiting), state.number
         wake = () if self.deadline is None else (Wake(self.deadline, f"round {number}"),)
@@ -425,7 +425,7 @@ class Synchronous(Rules[State]):
 
     def _arrived(
         self, state: State, answer: Update | Contribution | Masked
-    ) -> tuple[State, Sequence[Effect]]:
+    ) -> tuple[State, Effects]:
         if (taken := self._taken(state, answer)) is None:
             why = "late, repeated or not asked for"
             return state, (Log(records.Dropped(round=answer.round, client=answer.client, why=why)),)
@@ -447,7 +447,7 @@ class Synchronous(Rules[State]):
             return None
         return replace(state, answers=(*state.answers, answer))
 
-    def _ended(self, state: State) -> tuple[State, Sequence[Effect]]:
+    def _ended(self, state: State) -> tuple[State, Effects]:
         """Nobody is waited for any more: close the round, or let its sum be opened."""
         if self.adder is None or state.total is None or len(state.arrived) < self.adder.fewest:
             return self._close(state)
@@ -461,7 +461,7 @@ class Synchronous(Rules[State]):
         left = self._remaining(state, solvent) if more else None
         return aggregate.of_models(self.method, self.terms, state, contract, left)
 
-    def _close(self, state: State) -> tuple[State, Sequence[Effect]]:
+    def _close(self, state: State) -> tuple[State, Effects]:
         """Aggregate what came. The runtime evaluates and saves, then calls :meth:`begin`."""
         contract = self.method.round_noise(state.memory, self.terms, state.number)
         found = self._outcome(state, contract)
@@ -509,7 +509,7 @@ class Synchronous(Rules[State]):
         shaped = self.learner.scaled(contract.clip, contract.noise_multiplier)
         return shaped.observed(state.seen, torch.from_numpy(change.astype(np.float32)), unit)
 
-    def _finish(self, state: State, why: str) -> tuple[State, Sequence[Effect]]:
+    def _finish(self, state: State, why: str) -> tuple[State, Effects]:
         # with the memory of noise, what was released could be stripped of it
         return replace(state, ended=why, noise=None), (Log(records.End(why=why)), Finish(why))
 

@@ -59,6 +59,7 @@ from sordino.core.effect import (
     Begin,
     BlockPlayed,
     Effect,
+    Effects,
     Event,
     EventBlock,
     Joined,
@@ -88,13 +89,21 @@ from sordino.core.network import (
 from sordino.core.plan import Disk, Plan
 from sordino.core.prepared import PreparedRun, open_ledgers
 from sordino.core.run.environment import answering, protective
-from sordino.core.world import ChargeRequest, KernelSnapshot, ServerSide, SiteSide
+from sordino.core.world import (
+    ChargeRequest,
+    Charges,
+    Faults,
+    KernelSnapshot,
+    Paid,
+    ServerSide,
+    SiteSide,
+)
 from sordino.data.dataset import Dataset, refuse_non_finite, single
 from sordino.data.labels import encode
 from sordino.data.stream.drift import NoDrift
 from sordino.data.stream.opening import Rows
 from sordino.data.table import columns_of, in_order, read_arrays
-from sordino.privacy import Allowance, Budget, LedgerSession, Permit
+from sordino.privacy import Allowance, Budget, LedgerSession, Permits
 from sordino.regimes.vertical import plan as prices
 from sordino.regimes.vertical.halves import Party
 from sordino.regimes.vertical.messages import ServerModel
@@ -138,7 +147,7 @@ class VerticalServer(Events, ServerSide[State]):
         self.widest = max(self.player.rules.sizes)
         self._task = EventBlock(1, 0)
         self._silent: Mask = np.zeros((0, 0), bool)
-        self._unbooked: Sequence[ChargeRequest] = ()
+        self._unbooked: Charges = ()
         self._asked: dict[int, int] = {}
         self._leaving: set[int] | None = None
         return found
@@ -152,7 +161,7 @@ class VerticalServer(Events, ServerSide[State]):
         bounded = self.promised == prices.ENTITIES
         return prices.party_unit(site), self.budget if bounded else self.unlimited
 
-    def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
+    def step(self, state: State, event: Event) -> tuple[State, Effects]:
         """Return what the rules of the stream say, and within a block those of events."""
         match event:
             case Arrived(message):
@@ -253,9 +262,7 @@ class VerticalServer(Events, ServerSide[State]):
         tallies = self.counted(block, model.played, model.active, model.absent, labels)
         return BlockPlayed(self._task.number, n, tuple(tallies))
 
-    def requests(
-        self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
-    ) -> Sequence[ChargeRequest]:
+    def requests(self, state: State, effects: Effects, paid: Paid) -> Charges:
         """Return the charges of a block, before its first turn is sent."""
         found, self._unbooked = self._unbooked, ()
         return found
@@ -264,7 +271,7 @@ class VerticalServer(Events, ServerSide[State]):
         """Let the server learn, or only see the labels."""
         return self.player.learn(effect)
 
-    def faults(self) -> Sequence[tuple[int, str]]:
+    def faults(self) -> Faults:
         """Return parties whose embeddings could not be learned from, each once."""
         found, self.player.faults = self.player.faults, []
         return found
@@ -456,9 +463,7 @@ class VerticalSite(Events, SiteSide[State]):
         at, batch = (event - block.first) * block.batch, block.batch
         return torch.from_numpy(block.read.x[block.places[at : at + batch]])
 
-    def site_requests(
-        self, site: int, task: Request, permits: Sequence[Permit]
-    ) -> Sequence[ChargeRequest]:
+    def site_requests(self, site: int, task: Request, permits: Permits) -> Charges:
         """Return what the blocks so far release, as far as it has not been booked."""
         have = {permit.key for permit in permits}
         return [request for request in self._requests if request.charge.key not in have]
@@ -478,13 +483,13 @@ class VerticalSite(Events, SiteSide[State]):
         if self._last:
             party.square(self._last)
 
-    def faults(self) -> Sequence[tuple[int, str]]:
+    def faults(self) -> Faults:
         """Return derivatives that were not learned from, each once."""
         found, self._faults = self._faults, []
         return found
 
     def answer(
-        self, site: int, number: int, task: Request | None, permits: Sequence[Permit]
+        self, site: int, number: int, task: Request | None, permits: Permits
     ) -> Embedding | Labels | Passive:
         """Return the labels; an active party's embedding, or one that was asked for; or that there
         is none.
@@ -495,7 +500,7 @@ class VerticalSite(Events, SiteSide[State]):
             self._said = number, self._answered(task, permits)
         return self._said[1]
 
-    def _answered(self, task: Turn, permits: Sequence[Permit]) -> Embedding | Labels | Passive:
+    def _answered(self, task: Turn, permits: Permits) -> Embedding | Labels | Passive:
         event, block = task.event, self.block
         if task.over:
             return Passive(self.site, event)

@@ -34,7 +34,19 @@ import numpy as np
 
 from sordino.base.errors import RemoteProtocolError
 from sordino.base.message import Embedding, Labels, Passive, Turn, Vector, numbers
-from sordino.core.effect import Arrived, Effect, Event, Lapsed, Learn, Left, Send, Skip, Wake, Woke
+from sordino.core.effect import (
+    Arrived,
+    Effect,
+    Effects,
+    Event,
+    Lapsed,
+    Learn,
+    Left,
+    Send,
+    Skip,
+    Wake,
+    Woke,
+)
 
 Rule = Literal["last", "zeros", "skip"]
 
@@ -105,7 +117,7 @@ class EventRules:
         """Before the first event; nobody has been heard, so zeros stand in."""
         return EventState([np.zeros(size, np.float32) for size in self.sizes])
 
-    def step(self, state: EventState, event: Event) -> tuple[EventState, Sequence[Effect]]:
+    def step(self, state: EventState, event: Event) -> tuple[EventState, Effects]:
         """Return what follows from one event; the state is changed in place."""
         match event:
             case Arrived(Embedding() | Labels() | Passive() as word):
@@ -120,7 +132,7 @@ class EventRules:
                 return state, self._give_up(state, (party,))
         return state, ()
 
-    def _heard(self, state: EventState, word: Embedding | Labels | Passive) -> Sequence[Effect]:
+    def _heard(self, state: EventState, word: Embedding | Labels | Passive) -> Effects:
         """Take a word of the open event, or of the next, whose clock the first one starts."""
         if not self._awaited(state, word):
             state.dropped += 1
@@ -152,7 +164,7 @@ class EventRules:
         silent = word.party not in state.got and word.party not in state.given_up
         return turn and silent and 0 <= word.party < self.parties
 
-    def _ask(self, state: EventState) -> Sequence[Effect]:
+    def _ask(self, state: EventState) -> Effects:
         """Query whoever has not sent."""
         state.opened = state.asked = True
         number = state.closed + 1
@@ -165,20 +177,20 @@ class EventRules:
             return self._complete(state)
         return (*found, Wake(self.patience, f"missing {number}"))
 
-    def _spoken(self, state: EventState) -> Sequence[Effect]:
+    def _spoken(self, state: EventState) -> Effects:
         """Query the passive ones, once all have said what they are."""
         spoken = state.passive | state.got.keys() | state.given_up
         every = state.passive and len(spoken) == self.parties
         return self._ask(state) if every and not state.asked else ()
 
-    def _give_up(self, state: EventState, parties: Sequence[int]) -> Sequence[Effect]:
+    def _give_up(self, state: EventState, parties: Sequence[int]) -> Effects:
         """Do without those of the parties that have not answered."""
         state.given_up |= {
             party for party in parties if 0 <= party < self.parties and party not in state.got
         }
         return self._complete(state)
 
-    def _complete(self, state: EventState) -> Sequence[Effect]:
+    def _complete(self, state: EventState) -> Effects:
         if state.labels is None or len(state.got) + len(state.given_up) < self.parties:
             return ()
         event, absent, labels = state.closed + 1, tuple(sorted(state.given_up)), state.labels

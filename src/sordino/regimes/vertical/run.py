@@ -45,6 +45,7 @@ from sordino.core.effect import (
     BlockPlayed,
     Closed,
     Effect,
+    Effects,
     Event,
     EventBlock,
     Finish,
@@ -66,8 +67,10 @@ from sordino.core.run.environment import (
 from sordino.core.world import Block as Permitted
 from sordino.core.world import (
     ChargeRequest,
+    Charges,
     EncodedSnapshot,
     KernelSnapshot,
+    Paid,
     RegimeRules,
     RunListener,
     World,
@@ -75,7 +78,7 @@ from sordino.core.world import (
 )
 from sordino.data.stream import Piece
 from sordino.mechanisms.response import RandomisedResponse, secret
-from sordino.privacy import Allowance, Budget, Charge, LedgerSession, Permit, accountant
+from sordino.privacy import Allowance, Budget, Charge, LedgerSession, Permits, accountant
 from sordino.privacy.accounting import Spent
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.vertical.halves import Arrays, Engine, EventPath, Graph, Played, below
@@ -518,11 +521,11 @@ class Events(RegimeRules[State], World[State]):
             counts = unit == self.promised
             yield ChargeRequest((0,), charge, self.budget if counts else self.unlimited, counts)
 
-    def kept(self, state: State, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
+    def kept(self, state: State, site: int, permits: Permits) -> Permits:
         """Return all permits: none is ever worked off."""
         return permits
 
-    def held(self, site: int, number: int, permits: Sequence[Permit]) -> Sequence[Permit]:
+    def held(self, site: int, number: int, permits: Permits) -> Permits:
         """Return all permits, at a site."""
         return permits
 
@@ -530,7 +533,7 @@ class Events(RegimeRules[State], World[State]):
         """Return the epsilon of a history."""
         return accountant(budget.accountant).epsilon(spent, budget.delta)
 
-    def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
+    def step(self, state: State, event: Event) -> tuple[State, Effects]:
         """Return what follows from one event. A stream that has ended stays as it is."""
         effects: list[Effect] = []
         match event:
@@ -631,18 +634,14 @@ class Events(RegimeRules[State], World[State]):
             state.booked.append((self.charge_key_prefix, task.number, *appearances))
         return requests
 
-    def requests(
-        self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
-    ) -> Sequence[ChargeRequest]:
+    def requests(self, state: State, effects: Effects, paid: Paid) -> Charges:
         """Read the block that is asked for, and return its charges."""
         for effect in effects:
             if isinstance(effect, Send) and isinstance(effect.message, EventBlock):
                 return self.read_next(state, effect.message)
         return ()
 
-    def reissued(
-        self, state: State, blocks: Mapping[int, Sequence[Permitted]]
-    ) -> Sequence[ChargeRequest]:
+    def reissued(self, state: State, blocks: Mapping[int, Sequence[Permitted]]) -> Charges:
         """Return all that was booked for what this run has counted."""
         return [
             request
@@ -656,9 +655,7 @@ class Events(RegimeRules[State], World[State]):
             row = msgspec.structs.replace(row, epsilon=math.inf)
         return msgspec.structs.replace(row, time=msgspec.UNSET)
 
-    def answer(
-        self, site: int, number: int, task: Request | None, permits: Sequence[Permit]
-    ) -> Said:
+    def answer(self, site: int, number: int, task: Request | None, permits: Permits) -> Said:
         """Play the block that was read, and count what came of it up to each row of the log."""
         block = self.block
         if not isinstance(task, EventBlock) or block is None:
