@@ -70,7 +70,7 @@ bound is ``privacy.clip``; the paper's form takes it from Theorem 3, Eq. (12), o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import Annotated, ClassVar, Literal, cast
@@ -82,21 +82,6 @@ from sordino.core.method import METHODS, About, ContractBroken, Method, register
 
 LITERAL_BOUND = 4.0
 LONGEST = 2**53
-
-
-SOUND, BOTH = {"sound": True}, {"sound": True, "paper": False}
-"""Forms of a method, and whether what each releases has a finite price."""
-
-
-def published(
-    paper: str,
-    does: str,
-    *,
-    forms: Mapping[str, bool] = SOUND,
-    units: tuple[str, ...] = ("sample",),
-) -> About:
-    """Return the row of a method of this regime in the list of methods."""
-    return About(regime="asynchronous", paper=paper, does=does, forms=forms, units=units)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,9 +316,10 @@ class Plain(AsynchronousMethod):
 class Csgd(Plain):
     """Centralised SGD."""
 
-    about: ClassVar[About] = published(
-        "Dekel et al. 2012",
-        "SGD on all data in one place, no privacy",
+    about: ClassVar[About] = About(
+        regime="asynchronous",
+        paper="Dekel et al. 2012",
+        does="SGD on all data in one place, no privacy",
         forms={"plain": False},
         units=("none",),
     )
@@ -349,9 +335,10 @@ class Csgd(Plain):
 class Asgd(Plain):
     """Asynchronous SGD."""
 
-    about: ClassVar[About] = published(
-        "Feyzmahdavian, Aytekin and Johansson 2016",
-        "gradients applied as they arrive, no privacy",
+    about: ClassVar[About] = About(
+        regime="asynchronous",
+        paper="Feyzmahdavian, Aytekin and Johansson 2016",
+        does="gradients applied as they arrive, no privacy",
         forms={"plain": False},
         units=("none",),
     )
@@ -362,10 +349,11 @@ class Asgd(Plain):
 class Audp(Noisy):
     """AUDP."""
 
-    about: ClassVar[About] = published(
-        "Li, Yang, Ren and Zhao 2022",
-        "noisy gradients applied as they arrive, one clipping bound",
-        forms=BOTH,
+    about: ClassVar[About] = About(
+        regime="asynchronous",
+        paper="Li, Yang, Ren and Zhao 2022",
+        does="noisy gradients applied as they arrive, one clipping bound",
+        forms={"sound": True, "paper": False},
     )
     name: Literal["audp"] = "audp"
 
@@ -391,10 +379,11 @@ class Mapa(Noisy):
         failure: delta of Eq. (12), for the paper's form only.
     """
 
-    about: ClassVar[About] = published(
-        "Li, Yang, Ren and Zhao 2022",
-        "noisy gradients applied as they arrive; clip and rate fall in stages",
-        forms=BOTH,
+    about: ClassVar[About] = About(
+        regime="asynchronous",
+        paper="Li, Yang, Ren and Zhao 2022",
+        does="noisy gradients applied as they arrive; clip and rate fall in stages",
+        forms={"sound": True, "paper": False},
     )
     name: Literal["mapa"] = "mapa"
     theta: float = Field(0.5, gt=0, lt=1)

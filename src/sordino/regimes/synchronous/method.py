@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
@@ -27,7 +27,7 @@ from pydantic import Field, model_validator
 from sordino.base.errors import StudyError
 from sordino.base.message import Raw, Statistics, Update, Vector
 from sordino.base.registry import Section
-from sordino.core.method import METHODS, About, ContractBroken, Method
+from sordino.core.method import METHODS, ContractBroken, Method
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.privacy import fixed_order
 from sordino.training.beside import Wants
@@ -333,21 +333,6 @@ class SynchronousMethod(Method):
 
 def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-SOUND, BOTH = {"sound": True}, {"sound": True, "paper": False}
-"""Forms of a method, and whether what each releases has a finite price."""
-
-
-def published(
-    paper: str,
-    does: str,
-    *,
-    forms: Mapping[str, bool] = SOUND,
-    units: tuple[str, ...] = ("sample",),
-) -> About:
-    """Return the row of a method of this regime in the list of methods."""
-    return About(regime="synchronous", paper=paper, does=does, forms=forms, units=units)
 
 
 DIMENSION, ROUNDS, CLIENTS = 8, 12, 3

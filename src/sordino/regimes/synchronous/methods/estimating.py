@@ -111,14 +111,7 @@ from pydantic import Field
 
 from sordino.base.message import Statistics, Update
 from sordino.core.method import About, register
-from sordino.regimes.synchronous.method import (
-    BOTH,
-    Choice,
-    Remaining,
-    SynchronousMethod,
-    Terms,
-    published,
-)
+from sordino.regimes.synchronous.method import Choice, Remaining, SynchronousMethod, Terms
 from sordino.training.beside import Wants
 
 MOST = 100  # the authors' upper bound on tau; tau_m of ALS-DPFL: min(2 tau*, 100)
@@ -276,10 +269,11 @@ class AliDpfl(Estimating):
         form: "sound", or "paper" for the letter, which is not private.
     """
 
-    about: ClassVar[About] = published(
-        "Ling, Fu, Wang, Liu and Chen 2023",
-        "tau from the closed-form minimum of the convergence bound",
-        forms=BOTH,
+    about: ClassVar[About] = About(
+        regime="synchronous",
+        paper="Ling, Fu, Wang, Liu and Chen 2023",
+        does="tau from the closed-form minimum of the convergence bound",
+        forms={"sound": True, "paper": False},
     )
     memory: ClassVar[type[AliMemory]] = AliMemory
 
@@ -385,8 +379,11 @@ class AlsDpfl(Estimating):
         form: "sound", or "paper" for the letter, which is not private.
     """
 
-    about: ClassVar[About] = published(
-        "Ling, Fu and Chen 2023", "tau by traversing the convergence bound", forms=BOTH
+    about: ClassVar[About] = About(
+        regime="synchronous",
+        paper="Ling, Fu and Chen 2023",
+        does="tau by traversing the convergence bound",
+        forms={"sound": True, "paper": False},
     )
     memory: ClassVar[type[AlsMemory]] = AlsMemory
 

@@ -70,14 +70,12 @@ from sordino.base.registry import Section
 from sordino.core.method import About, register
 from sordino.privacy import Event, Gaussian, PoissonSampled, accountant
 from sordino.regimes.synchronous.method import (
-    BOTH,
     Choice,
     Released,
     Remaining,
     RoundNoise,
     SynchronousMethod,
     Terms,
-    published,
 )
 from sordino.training.beside import Wants
 
@@ -117,8 +115,12 @@ class Clipped(Fixed):
 class FedAvg(Fixed):
     """FedAvg without privacy."""
 
-    about: ClassVar[About] = published(
-        "McMahan et al. 2017", "FedAvg, no privacy", forms={"plain": False}, units=("none",)
+    about: ClassVar[About] = About(
+        regime="synchronous",
+        paper="McMahan et al. 2017",
+        does="FedAvg, no privacy",
+        forms={"plain": False},
+        units=("none",),
     )
     name: Literal["fedavg"] = "fedavg"
 
@@ -127,9 +129,11 @@ class FedAvg(Fixed):
 class DpSgd(Clipped):
     """FedAvg with DP-SGD at every client."""
 
-    about: ClassVar[About] = published(
-        "Abadi et al. 2016, McMahan et al. 2017",
-        "FedAvg with DP-SGD at every client and a fixed tau",
+    about: ClassVar[About] = About(
+        regime="synchronous",
+        paper="Abadi et al. 2016, McMahan et al. 2017",
+        does="FedAvg with DP-SGD at every client and a fixed tau",
+        forms={"sound": True},
     )
     name: Literal["dp-sgd"] = "dp-sgd"
 
@@ -195,9 +199,11 @@ class ClientLevel(Fixed):
 class DpFedAvg(ClientLevel):
     """DP-FedAvg."""
 
-    about: ClassVar[About] = published(
-        "McMahan et al. 2018, Andrew et al. 2021",
-        "whole clients protected: bounded updates, noise on their sum",
+    about: ClassVar[About] = About(
+        regime="synchronous",
+        paper="McMahan et al. 2018, Andrew et al. 2021",
+        does="whole clients protected: bounded updates, noise on their sum",
+        forms={"sound": True},
         units=("client",),
     )
     name: Literal["dp-fedavg"] = "dp-fedavg"
@@ -212,10 +218,11 @@ class PeDpfl(ClientLevel):
         form: "sound" or "paper".
     """
 
-    about: ClassVar[About] = published(
-        "Shen et al. 2022",
-        "a proximal term in the local loss, whole clients protected",
-        forms=BOTH,
+    about: ClassVar[About] = About(
+        regime="synchronous",
+        paper="Shen et al. 2022",
+        does="a proximal term in the local loss, whole clients protected",
+        forms={"sound": True, "paper": False},
         units=("client",),
     )
     name: Literal["pe-dpfl"] = "pe-dpfl"
@@ -251,8 +258,11 @@ class Scheduled(Section):
 class DynamicDpSgd(Scheduled, Clipped):
     """DP-SGD on a public schedule."""
 
-    about: ClassVar[About] = published(
-        "Du et al. 2021", "DP-SGD with public schedules of clip and noise"
+    about: ClassVar[About] = About(
+        regime="synchronous",
+        paper="Du et al. 2021",
+        does="DP-SGD with public schedules of clip and noise",
+        forms={"sound": True},
     )
     name: Literal["dynamic-dp-sgd"] = "dynamic-dp-sgd"
 
@@ -261,8 +271,12 @@ class DynamicDpSgd(Scheduled, Clipped):
 class DynamicDpFedAvg(Scheduled, ClientLevel):
     """DP-FedAvg on a public schedule."""
 
-    about: ClassVar[About] = published(
-        "Du et al. 2021", "DP-FedAvg with public schedules of clip and noise", units=("client",)
+    about: ClassVar[About] = About(
+        regime="synchronous",
+        paper="Du et al. 2021",
+        does="DP-FedAvg with public schedules of clip and noise",
+        forms={"sound": True},
+        units=("client",),
     )
     name: Literal["dynamic-dp-fedavg"] = "dynamic-dp-fedavg"
 
@@ -296,10 +310,11 @@ class AdapDpfl(Fixed):
         form: "sound", or "paper" for raw losses.
     """
 
-    about: ClassVar[About] = published(
-        "Fu et al. 2022",
-        "DP-SGD with noise that falls when the loss has fallen for some rounds",
-        forms=BOTH,
+    about: ClassVar[About] = About(
+        regime="synchronous",
+        paper="Fu et al. 2022",
+        does="DP-SGD with noise that falls when the loss has fallen for some rounds",
+        forms={"sound": True, "paper": False},
     )
     memory: ClassVar[type[msgspec.Struct]] = AdapMemory
 
