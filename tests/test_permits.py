@@ -47,7 +47,7 @@ from sordino.regimes.asynchronous.assemble import BlockSimulation
 from sordino.regimes.asynchronous.edge import LiteralEdge, PlainEdge, PrivateEdge
 from sordino.regimes.synchronous import aggregate
 from sordino.regimes.synchronous.aggregate import PrivateSum, SharedSum
-from sordino.regimes.vertical.halves import InProcessEngine, Party
+from sordino.regimes.vertical.halves import Engine, Party
 from sordino.regimes.vertical.plan import ENTITIES, LABELS, features, label, party_unit, units
 from sordino.regimes.vertical.run import Events
 from sordino.regimes.vertical.stream import LabelRandomizer
@@ -145,7 +145,7 @@ class Spies:
     def embed(self, one: Party, event: int, x: Any, active: bool, paid: Any) -> None:
         self.rows(one.unit, x.numpy())
 
-    def whole(self, engine: InProcessEngine, x: Any, *rest: Any) -> None:
+    def whole(self, engine: Engine, x: Any, *rest: Any) -> None:
         for m, columns in enumerate(self.world.activity.columns):
             self.rows(party_unit(m), x[:, columns])
 
@@ -172,7 +172,7 @@ SITES: dict[type[Any], tuple[str, str]] = {  # what releases, by which method, a
     SharedSum: ("released", "opened"),
     PaidEvaluation: ("release", "evaluation"),
     Party: ("embed", "embed"),
-    InProcessEngine: ("run", "whole"),
+    Engine: ("run", "whole"),
     LabelRandomizer: ("__call__", "respond"),
 }
 
@@ -317,7 +317,7 @@ KINDS: dict[str, tuple[str, str]] = {  # a case in which something is released, 
     "Party": ("dlr/entity", party_unit(1)),
     "Party, without a price": ("slr/deformed", party_unit(0)),
     "Party, all of an entity": ("dlr/entity", ENTITIES),
-    "InProcessEngine": ("slr/label", party_unit(0)),
+    "Engine": ("slr/label", party_unit(0)),
 }
 
 

@@ -25,6 +25,7 @@ from sordino.mechanisms.correlated import (
     Memory,
     _grid,
 )
+from sordino.mechanisms.grid import Grid
 
 Kind = Literal["banded", "blt"]
 KINDS: tuple[Kind, ...] = ("banded", "blt")
@@ -48,7 +49,7 @@ def stream(mechanism: Any, sums: Floats, seed: int = 0) -> tuple[Floats, Floats]
         whole = np.rint(np.clip(total / grid.step, -(2.0**51), 2.0**51))
         released[t] = whole + newest(memory, before, mechanism)
         assert np.array_equal(noisy.numpy(), (released[t] * grid.step).astype(np.float32))
-        drawn[t] = grid.noise(d, Seeded(seed).at("noise", t))
+        drawn[t] = Grid(1.0, grid.deviation).drawn(np.zeros(d), Seeded(seed).at("noise", t))
     return released, drawn
 
 

@@ -239,12 +239,6 @@ def test_noise_energies_are_those_of_noise_that_was_cut(blocks: list[int], seed:
     )
 
 
-@pytest.mark.parametrize("blocks", [(), (0,), (4, 0, 2), (-1,)])
-def test_refuses_blocks_with_nothing_in_them(blocks: tuple[int, ...]) -> None:
-    with pytest.raises(StudyError, match="block"):
-        Basis(blocks)
-
-
 def test_refuses_vectors_and_weights_of_another_length() -> None:
     basis = Basis.flat(5)
     calls: list[Callable[[], Tensor]] = [
@@ -307,8 +301,6 @@ def test_groups_without_energy_get_finite_weights() -> None:
     # group 2
     assert w[0] / w[2] == pytest.approx((2.0 / 1e-4) ** 0.25)
     assert optimal([-1.0, 0.0], [1.0, 1.0]) == (1.0, 1.0)
-    with pytest.raises(StudyError, match="finite energy"):
-        optimal([math.nan, 1.0], [1.0, 1.0])
 
 
 def test_observed_energies_are_those_of_the_sum_without_its_noise() -> None:
@@ -633,9 +625,6 @@ def test_printed_form_per_layer_is_priced_by_its_largest_block() -> None:
     [
         ({"clip": 0.0}, r"clip must be a number from 1e-12 to 1e\+12"),
         ({"noise_multiplier": math.inf}, "noise_multiplier must be a positive number"),
-        ({"clip_weights": (1.0,)}, "one weight for each of 3 groups"),
-        ({"noise": (1.0, 0.0, 1.0)}, "noise must be positive"),
-        ({"clip_weights": (1.0, math.nan, 1.0)}, "clip_weights must be positive"),
         ({"clip_weights": (1.0, 1e6, 1.0)}, "differ by a factor"),
     ],
 )
@@ -649,7 +638,3 @@ def test_refuses_what_is_no_mechanism(change: dict[str, object], message: str) -
     }
     with pytest.raises(StudyError, match=message):
         HaarGaussian(**(fields | change))  # type: ignore[arg-type]
-    with pytest.raises(StudyError, match="positive"):
-        HaarGaussian.weighted(
-            clip=1.0, noise_multiplier=1.0, basis=Basis.flat(4), weights=(1.0, 0.0, 1.0)
-        )

@@ -155,7 +155,7 @@ def test_hardly_any_noise_and_one_class_break_nothing() -> None:
     alone = RandomisedResponse(epsilon=1.0, classes=1)
     assert alone.respond(np.zeros(2, dtype=np.int64), edge).tolist() == [0, 0]
     assert alone.event() == Pure(epsilon=0.0)
-    assert (alone.accuracy(1.0), alone.deviation(1.0, 5)) == (1.0, 0.0)
+    assert alone.accuracy(1.0) == 1.0
     assert accountant("pld").epsilon([(alone.event(), 100)], 1e-5) == 0.0
 
 
@@ -297,7 +297,8 @@ def test_accuracy_is_unbiased_and_has_its_deviation(
             for _ in range(runs)
         ]
     )
-    expected = mechanism.deviation(share * mechanism.keep + (1.0 - share) * mechanism.other, n)
+    p, q = mechanism.keep, mechanism.other
+    expected = math.sqrt((share * p * (1.0 - p) + (1.0 - share) * q * (1.0 - q)) / n) / (p - q)
     assert abs(found.mean() - share) < 6.1 * expected / math.sqrt(runs)
     spread = found.var() / expected**2
     assert chi2.sf(runs * spread, runs - 1) > FALSE_ALARM
@@ -307,14 +308,6 @@ def test_accuracy_is_unbiased_and_has_its_deviation(
     assert chi2.cdf(runs * spread * WRONG[0] ** 2, runs - 1) < FALSE_ALARM
     if right == 0.0:
         assert found.min() < 0.0  # not clipped, which would bias it
-
-
-def test_deviation_stays_a_number_beyond_the_ends_and_needs_events() -> None:
-    mechanism = RandomisedResponse(epsilon=1.0, classes=4)
-    assert mechanism.deviation(0.0, 100) == mechanism.deviation(mechanism.other, 100)
-    assert mechanism.deviation(1.0, 100) == pytest.approx(mechanism.deviation(mechanism.keep, 100))
-    with pytest.raises(StudyError, match="share of 0 events"):
-        mechanism.deviation(0.5, 0)
 
 
 # --- asked again ----------------------------------------------------------------------------------

@@ -17,12 +17,9 @@ from torch import Tensor, from_numpy
 from shared_noise import Floats, noise, opened
 from sordino.audit.bounds import gaussian_epsilon, two_worlds
 from sordino.base.entropy import Entropy, Seeded, System
-from sordino.base.errors import StudyError
 from sordino.mechanisms.contract import ContractBroken, check_noise
 from sordino.mechanisms.shared import (
-    FEWEST_BITS,
     LOG_BETA,
-    MOST_BITS,
     Rounding,
     SharedGrid,
     departure,
@@ -265,14 +262,6 @@ def test_rounding_of_products_is_in_what_is_booked() -> None:
     off = math.sqrt(rule.dimension) * max(grid.reach) * 2.0**-51
     assert grid.moved >= moved(clip / grid.step + off, rule.dimension)[0]
     assert grid.deviation > sigma * grid.moved / math.sqrt(rule.honest) * (1.0 + 2.0**-49)
-
-
-def test_the_least_and_the_most_of_honest_clients_and_bits_are_taken() -> None:
-    assert noise(honest=1).honest == 1
-    for honest in (0, 6):
-        with pytest.raises(StudyError, match="between 1 and 5 can be honest"):
-            noise(honest=honest)
-    assert [noise(bits=bits).bits for bits in (FEWEST_BITS, MOST_BITS)] == [FEWEST_BITS, MOST_BITS]
 
 
 # 4. What an adversary can tell.

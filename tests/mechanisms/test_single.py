@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from accountants import gaussian_delta
 from sordino.base.entropy import Seeded
-from sordino.base.errors import DataError, StudyError
+from sordino.base.errors import StudyError
 from sordino.mechanisms.contract import ContractBroken, check_noise
 from sordino.mechanisms.gaussian import Gaussian as OfSums
 from sordino.mechanisms.gaussian import Single
@@ -186,16 +186,3 @@ def test_many_releases_are_priced_as_one_gaussian(z: float, count: int) -> None:
 def test_refuses_what_is_no_mechanism(wrong: dict[str, Any]) -> None:
     with pytest.raises(StudyError, match=f"{next(iter(wrong))} must be a number from 1e-12 to 1e"):
         Single(**{"clip": 1.0, "noise_multiplier": 1.0, **wrong})
-
-
-def test_refuses_what_is_no_row() -> None:
-    mechanism, rng = Single(clip=1.0, noise_multiplier=1.0), Seeded(0).at("x")
-    with pytest.raises(DataError, match=r"one vector \(d,\); got \(2, 3\)"):
-        mechanism.release(torch.zeros(2, 3), rng)
-    for wrong in (
-        torch.zeros(3),
-        torch.zeros(2, 3, dtype=torch.float16),
-        torch.zeros(2, 3, dtype=torch.float64),
-    ):
-        with pytest.raises(DataError, match=r"float32 rows \(n, d\)"):
-            mechanism.release_rows(wrong, rng)

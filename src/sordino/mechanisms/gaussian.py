@@ -58,7 +58,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
-from sordino.base.errors import DataError, StudyError
+from sordino.base.errors import StudyError
 from sordino.privacy import event
 
 if TYPE_CHECKING:  # whoever only prices a release does not wait for torch
@@ -409,26 +409,15 @@ class Single:
 
     def release(self, v: Tensor, rng: np.random.Generator) -> Tensor:
         """The noisy vector (d,) of a vector (d,), which is left as it is."""
-        if v.ndim != 1:
-            raise DataError(f"a single release is of one vector (d,); got {tuple(v.shape)}")
         return self.release_rows(v.unsqueeze(0), rng).squeeze(0)
 
     def release_rows(self, rows: Tensor, rng: np.random.Generator) -> Tensor:
         """Noisy rows (n, d) of rows (n, d), each with noise of its own: n releases.
 
         One about each row. ``rows`` are left as they are.
-
-        Raises:
-            DataError: for anything but float32 (n, d).
         """
-        import torch
-
         from sordino.mechanisms.grid import add_gaussian
 
-        if rows.ndim != 2 or rows.dtype != torch.float32:
-            raise DataError(
-                f"single releases are of float32 rows (n, d); got {rows.dtype} {tuple(rows.shape)}"
-            )
         within, (_, d) = self.bounded(rows.detach()).flatten(), rows.shape
         return add_gaussian(
             within, rng, clip=self.sensitivity, noise_multiplier=self.noise_multiplier, dimension=d
@@ -451,18 +440,6 @@ class Overclaimed:
     claimed: float
     noise_multiplier: float
     excess: float
-
-    def __post_init__(self) -> None:
-        if not (
-            self.claimed > 0
-            and self.noise_multiplier > 0
-            and self.excess >= 1
-            and math.isfinite(self.excess)
-        ):
-            raise StudyError(
-                "a misjudged mechanism needs positive scales and an excess of at least 1; "
-                f"got {self}"
-            )
 
     def event(self) -> event.Gaussian:
         """The fact that the ledger keeps of one release."""

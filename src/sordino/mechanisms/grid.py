@@ -117,10 +117,6 @@ class Grid:
         self._fill(whole, out, rng)
         return torch.from_numpy(out).to(total.device)
 
-    def noise(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """The noise alone, N (d,), in steps; every number of it is exact."""
-        return Grid(1.0, self.deviation).drawn(_nothing(count), rng)
-
     def drawn(self, total: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
         """The noisy vector (d,), not rounded to float32; every number of it is exact."""
         out = np.empty(total.size, np.float64)
@@ -164,11 +160,6 @@ class Grid:
                     steps = 0.0 if math.isnan(steps) else steps
                     whole = np.rint(min(max(steps, -draws.REACH), draws.REACH))
                     out[place] = (float(whole) + noise) * self.step
-
-
-@lru_cache(maxsize=8)
-def _nothing(count: int) -> NDArray[np.float64]:
-    return np.zeros(count)
 
 
 @cache

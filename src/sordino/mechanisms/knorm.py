@@ -57,7 +57,7 @@ import torch
 from torch import Tensor
 
 from sordino.base.errors import StudyError
-from sordino.mechanisms.gaussian import Euclidean, Scaled, length
+from sordino.mechanisms.gaussian import Euclidean, length
 from sordino.mechanisms.grid import FINE
 from sordino.privacy import event
 
@@ -97,11 +97,6 @@ class _Radial(Euclidean):
 
     dimension: int
     measure: Literal["flat"] = "flat"
-
-    def __post_init__(self) -> None:
-        Scaled.__post_init__(self)
-        if self.dimension < 1:
-            raise StudyError(f"dimension must be a whole number from 1; got {self.dimension}")
 
     def release_counted(
         self, total: Tensor, excess: float, rng: np.random.Generator

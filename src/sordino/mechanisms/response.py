@@ -223,20 +223,6 @@ class RandomisedResponse:
         """
         return (agreement - self.other) / (self.keep - self.other)
 
-    def deviation(self, agreement: float, events: int) -> float:
-        """Standard deviation of :meth:`accuracy` over ``events`` separate draws.
-
-        By the answers' chance alone.
-
-        With s right predictions of n: sqrt((s p'(1 - p') + (1 - s) q'(1 - q')) / n) / (p' - q'), at
-        the estimate of s within [0, 1].
-        """
-        if events < 1:
-            raise StudyError(f"a share of {events} events has no deviation")
-        right = min(1.0, max(0.0, self.accuracy(agreement)))
-        p, q = self.keep, self.other
-        return math.sqrt((right * p * (1.0 - p) + (1.0 - right) * q * (1.0 - q)) / events) / (p - q)
-
     def _answers(
         self, whole: NDArray[np.int64], steps: NDArray[np.int64], labels: NDArray[Whole]
     ) -> NDArray[Whole]:

@@ -184,9 +184,6 @@ class SharedNoise:
         honest: H, contributions whose noise nobody knows.
         rounds: T, for the chance of overflow.
         bits: of the modulus 2^bits.
-
-    Raises:
-        StudyError: for fewer clients than H, or a modulus out of range.
     """
 
     most: tuple[float, ...]
@@ -194,17 +191,6 @@ class SharedNoise:
     honest: int
     rounds: int
     bits: int = 32
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.honest <= len(self.most):
-            raise StudyError(
-                f"privacy.honest = {self.honest}: of {len(self.most)} clients, between 1 and "
-                f"{len(self.most)} can be honest"
-            )
-        if not FEWEST_BITS <= self.bits <= MOST_BITS:
-            raise StudyError(
-                f"privacy.bits must lie between {FEWEST_BITS} and {MOST_BITS}; got {self.bits}"
-            )
 
     def grid(self, clip: float, noise_multiplier: float) -> SharedGrid:
         """The finest grid that a round with this C and sigma can have.

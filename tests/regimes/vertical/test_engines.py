@@ -229,13 +229,6 @@ def test_a_threshold_in_units_of_standardised_features_is_one_of_features() -> N
     assert active(threshold=0.0, deviation=3.0) == active(threshold=0.0)
 
 
-def test_an_engine_that_hands_nothing_over_refuses_missing_answers(tmp_path: Path) -> None:
-    made = world(tmp_path / "a")
-    read, active = made.stream.read(0, 2), np.zeros((2, 3), bool)
-    with pytest.raises(ValueError, match="no rule for answers that do not come"):
-        made.engine().run(read.x, read.y, active, ~active, paid(made))
-
-
 def test_compiled_code_counts_seconds_where_all_engines_do() -> None:
     assert (loop.FORWARD, loop.BACKWARD, loop.SERVER) == (
         halves.FORWARD,

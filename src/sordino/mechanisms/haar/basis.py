@@ -82,12 +82,6 @@ class Basis:
 
     blocks: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        if not self.blocks or min(self.blocks) < 1:
-            raise StudyError(
-                f"a basis needs blocks that hold at least one number each; got {self.blocks}"
-            )
-
     @classmethod
     def of(cls, sizes: Iterable[int]) -> Basis:
         """A block for each size."""

@@ -168,15 +168,6 @@ def optimal(
         exponent: 1 for the least noise, 0 for equal weights.
         floor: smallest energy of one coefficient, as a share of the mean over all.
     """
-    if not (
-        len(energies) == len(sizes)
-        and all(map(math.isfinite, energies))
-        and all(n > 0 for n in sizes)
-    ):
-        raise StudyError(
-            "weights need a finite energy and a positive size for every group; got "
-            f"{list(energies)} and {list(sizes)}"
-        )
     average = math.fsum(max(E, 0.0) for E in energies) / math.fsum(sizes)
     if average == 0.0:
         return (1.0,) * len(sizes)
@@ -243,9 +234,6 @@ class HaarGaussian(Scaled):
 
     def __post_init__(self) -> None:
         Scaled.__post_init__(self)
-        for name, values in (("clip_weights", self.clip_weights), ("noise", self.noise)):
-            if not all(x > 0 and math.isfinite(x) for x in self.basis.each(values)):
-                raise StudyError(f"{name} must be positive numbers; got {values}")
         for weight in self.clip_weights:
             checked_clip(self.clip / weight, f"privacy.clip / a clip weight of {weight:g}")
         for factor in (_WIDEST, 1.0 / _WIDEST) if self.learns is not None else ():
@@ -268,8 +256,6 @@ class HaarGaussian(Scaled):
                 sigma C over its weight.
         """
         own = basis.each(weights)
-        if not all(x > 0 for x in own):
-            raise StudyError(f"weights must be positive numbers; got {own}")
         root = math.sqrt(cls._bounds(basis))
         return cls(
             clip=clip,

@@ -93,7 +93,13 @@ class Played:
 
 
 class Engine:
-    """A server and its parties, between two blocks."""
+    """A server and its parties, between two blocks.
+
+    Attributes:
+        required: charges of an appearance of an entity.
+    """
+
+    required: RequiredCharges = ()
 
     def run(self, x: Rows, y: Classes, active: Mask, silent: Mask, paid: Allowance) -> Played:
         """Play n events.
@@ -108,6 +114,12 @@ class Engine:
         Raises:
             LocalProtocolError: if something is not paid for; nothing has been computed then.
         """
+        for unit, event in self.required:
+            paid.covers(unit, event)
+        return self.play(x, y, active)
+
+    def play(self, x: Rows, y: Classes, active: Mask) -> Played:
+        """Play n events in which every answer comes, and nothing happens to messages."""
         raise NotImplementedError
 
     def weights(self) -> Weights:
@@ -126,28 +138,6 @@ class Engine:
 
     def unpack(self, kept: Mapping[str, NDArray[Any]]) -> None:
         """Restore the state that :meth:`pack` returned."""
-        raise NotImplementedError
-
-
-class InProcessEngine(Engine):
-    """The loop or the graph, where nothing happens to messages.
-
-    Attributes:
-        required: charges of an appearance of an entity.
-    """
-
-    required: RequiredCharges = ()
-
-    def run(self, x: Rows, y: Classes, active: Mask, silent: Mask, paid: Allowance) -> Played:
-        """Play n events, as :class:`Engine` says; every answer must come."""
-        for unit, event in self.required:
-            paid.covers(unit, event)
-        if silent.any():
-            raise ValueError("this engine has no rule for answers that do not come")
-        return self.play(x, y, active)
-
-    def play(self, x: Rows, y: Classes, active: Mask) -> Played:
-        """Play n events: features (n b, f), labels (n b,), activity (n, M)."""
         raise NotImplementedError
 
 
@@ -744,7 +734,7 @@ def _sent(values: Tensor) -> Tensor:
     return found
 
 
-class Graph(InProcessEngine):
+class Graph(Engine):
     """A server and its parties, between two events."""
 
     def __init__(self, server: Server, parties: Sequence[Party], columns: Sequence[slice]) -> None:
