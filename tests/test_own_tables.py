@@ -197,10 +197,10 @@ def test_streams_parts_drifts_and_activations_of_ones_own_run(folder: Path) -> N
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ("{kind='columns', groups=[[0], [1], [2], [0]]}", "puts feature 0 at party 0 and at"),
+        ("{kind='columns', groups=[[0], [1], [2], [0]]}", "puts feature 0 at party 3"),
         (
             "others:Shared",
-            r"'others:Shared' puts feature 9 at party 0 and at party 1; each feature",
+            r"'others:Shared' puts feature 9 at party 1, and has given it before; each feature",
         ),
         ("others:Fractions", r"must give party 0 at least one feature, by numbers from 0 to \d+"),
         ("others:TooFew", "must give an array of feature numbers for each of 4 parties"),

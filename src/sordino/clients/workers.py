@@ -65,7 +65,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import msgspec
 import numpy as np
@@ -203,16 +203,6 @@ _orders: Any = msgspec.msgpack.Decoder(Order | End, dec_hook=decode_vector)
 _reports: Any = msgspec.msgpack.Decoder(Answers | Measured | Failed, dec_hook=decode_vector)
 
 
-class Line(Protocol):
-    """Whole messages to and from one other process; one of :data:`GONE` once it is gone."""
-
-    def send_bytes(self, message: bytes, /) -> None:
-        """Send a message."""
-
-    def recv_bytes(self) -> bytes:
-        """Wait for a message."""
-
-
 @dataclass(frozen=True, slots=True)
 class Launched:
     """The line to another process that torchrun has started."""
@@ -253,6 +243,10 @@ class Launched:
         except RuntimeError as error:
             raise EOFError(str(error)) from error
         return data
+
+
+Line = Connection | Launched
+"""Whole messages to and from one other process; one of :data:`GONE` once it is gone."""
 
 
 class Workers:

@@ -263,13 +263,10 @@ class CorrelatedGaussian(Gaussian):
     """Release sums of one stream after another, with correlated noise and perhaps a count.
 
     Attributes:
-        correlation: the matrix.
-        share: the part of 1/sigma^2 that pays for a count beside each sum, whose noise is
-            independent; 0 for none.
+        correlation: the matrix. The noise of counts is independent.
     """
 
     correlation: Correlation
-    share: float = 0.0
 
     @property
     def deviation_multiplier(self) -> float:
@@ -285,11 +282,6 @@ class CorrelatedGaussian(Gaussian):
     def vector_multiplier(self) -> float:
         """Root mean square of the noise on one number of a step, in units of C."""
         return self.fresh_multiplier * self.correlation.spread
-
-    @property
-    def count_deviation(self) -> float:
-        """Standard deviation of the noise on the count, in examples."""
-        return 0.5 * self.noise_multiplier / math.sqrt(self.share)
 
     def noise_within(self, dimension: int, times: int, chance: float) -> float:
         # noises of one stream need not be independent: their lengths add up at most
@@ -351,18 +343,12 @@ class CorrelatedGaussian(Gaussian):
         rows: tuple[NDArray[Any], ...],
         out: NDArray[np.float32],
     ) -> tuple[NDArray[Any], ...]:
-        from sordino.mechanisms.recurrence import add_row, add_rows, banded
+        from sordino.mechanisms.recurrence import add_row, banded
 
         past, kept = np.zeros(total.size), np.empty(total.size, np.int32)
         column = _root(self.correlation.separation)[1 : len(rows) + 1].tolist()
-        for start in range(0, len(rows), 8):
-            some, factors = rows[start : start + 8], column[start : start + 8]
-            lacking = 8 - len(some)
-            if lacking <= 4:
-                add_rows(past, (*factors, *[0.0] * lacking), *some, *[some[0]] * lacking)
-            else:
-                for factor, row in zip(factors, some, strict=True):
-                    add_row(past, factor, row)
+        for factor, row in zip(column, rows, strict=True):
+            add_row(past, factor, row)
         banded(drawn, past, total, step, kept, out)
         return (kept, *rows)[: self.correlation.separation - 1]
 

@@ -55,7 +55,7 @@ Shapes: vectors (d,), rows (n, d), float32; C in their units, z dimensionless.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
 from sordino.base.errors import StudyError
@@ -278,50 +278,20 @@ class Euclidean(Scaled):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gaussian(Euclidean):
-    """Release sum_i v_i + N(0, (sigma C)^2 I_d) where every ||v_i|| <= C.
+    """Release sum_i v_i + N(0, (sigma C)^2 I_d) where every ||v_i|| <= C, and perhaps a count.
 
     Attributes:
         measure: whether contributions are bounded as a whole, or each layer by itself within the
             same C.
+        share: the part of 1/sigma^2 that pays for a count, in [0, 1); 0 for none.
     """
 
     measure: Literal["flat", "layers"] = "flat"
+    share: float = field(default=0.0, repr=False)  # noise is drawn over its text
 
     def event(self) -> event.Gaussian:
         """The fact that the ledger keeps of one release, before sampling."""
         return event.Gaussian(noise_multiplier=self.noise_multiplier)
-
-    def noise_within(self, dimension: int, times: int, chance: float) -> float:
-        deviation = self.vector_multiplier * self.clip * math.sqrt(times)
-        return normal_within(deviation, deviation, dimension, chance)
-
-    def release_counted(
-        self, total: Tensor, excess: float, rng: np.random.Generator
-    ) -> tuple[Tensor, float | None]:
-        """The noisy sum (d,), float32, of a sum (d,) of clipped contributions; no count.
-
-        ``total`` is left as it is.
-        """
-        from sordino.mechanisms.grid import add_gaussian
-
-        noisy = add_gaussian(total, rng, clip=self.clip, noise_multiplier=self.vector_multiplier)
-        return noisy, None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountedGaussian(Gaussian):
-    """A Gaussian release of a vector and of a count, together priced at sigma.
-
-    Attributes:
-        share: the part of 1/sigma^2 that pays for the count, in (0, 1).
-    """
-
-    share: float = COUNT_SHARE
-
-    def __post_init__(self) -> None:
-        Scaled.__post_init__(self)
-        if not 0.0 < self.share < 1.0:
-            raise StudyError(f"the share of the count must lie between 0 and 1; got {self.share}")
 
     @property
     def vector_multiplier(self) -> float:
@@ -333,18 +303,31 @@ class CountedGaussian(Gaussian):
         """Standard deviation of the noise on the count, in examples: sigma_b / 2."""
         return 0.5 * self.noise_multiplier / math.sqrt(self.share)
 
+    def noise_within(self, dimension: int, times: int, chance: float) -> float:
+        deviation = self.vector_multiplier * self.clip * math.sqrt(times)
+        return normal_within(deviation, deviation, dimension, chance)
+
     def release_counted(
         self, total: Tensor, excess: float, rng: np.random.Generator
-    ) -> tuple[Tensor, float]:
-        """Noisy vector (d,) and noisy excess.
+    ) -> tuple[Tensor, float | None]:
+        """Noisy vector (d,), float32, and noisy excess where a count is released.
 
         Args:
-            total: sum of contributions, each within C; left as it is.
+            total: sum of contributions (d,), each within C; left as it is.
             excess: sum over the batch of b_i - 1/2, in examples.
             rng: the noise; the vector's comes first, then the count's.
         """
-        noisy, _ = Gaussian.release_counted(self, total, excess, rng)
-        return noisy, noisy_count(excess, rng, self.count_deviation)
+        from sordino.mechanisms.grid import add_gaussian
+
+        noisy = add_gaussian(total, rng, clip=self.clip, noise_multiplier=self.vector_multiplier)
+        return noisy, noisy_count(excess, rng, self.count_deviation) if self.share else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedGaussian(Gaussian):
+    """A Gaussian release of a vector and of a count, together priced at sigma."""
+
+    share: float = COUNT_SHARE
 
 
 def noisy_count(excess: float, rng: np.random.Generator, deviation: float) -> float:

@@ -51,23 +51,6 @@ def _held(zeta: Any) -> Any:
 
 
 @compiled(error_model="numpy", fastmath={"contract"})
-def add_rows(
-    past: Any, factors: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any
-) -> None:
-    """Add eight rows (d,), each times its factor, to ``past`` (d,)."""
-    k, l, m, n, o, p, q, r = factors  # noqa: E741
-    for i in range(past.size):
-        found = past[i] + k * F(a[i])
-        found += l * F(b[i])
-        found += m * F(c[i])
-        found += n * F(d[i])
-        found += o * F(e[i])
-        found += p * F(f[i])
-        found += q * F(g[i])
-        past[i] = found + r * F(h[i])
-
-
-@compiled(error_model="numpy", fastmath={"contract"})
 def add_row(past: Any, factor: float, row: Any) -> None:
     """Add a row (d,), times its factor, to ``past`` (d,)."""
     for i in range(past.size):

@@ -29,7 +29,7 @@ from sordino.privacy import Permits, PoissonSampled, Price, covers_round
 from sordino.training.beside import Wants
 from sordino.training.client import SamplingClient, agreed, received
 from sordino.training.dpsgd import bound_of
-from sordino.training.local import LocalWork
+from sordino.training.local import LocalClient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,31 +106,22 @@ class SummedClient(SamplingClient):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SummedLocalClient(LocalWork):
+class SummedLocalClient(LocalClient):
     """One bounded update a round, if the client has drawn itself.
 
     Attributes:
-        unit: whose data it holds, in the ledger.
         mechanism: S and z of the opened sum.
         sampling_rate: q_c with which it draws itself.
         part: its part of every sum.
         watched: whether others see how long it takes.
     """
 
-    unit: str
-    mechanism: Bounded
-    sampling_rate: float
     part: Part
     watched: bool = False
 
-    def price(self, task: Train) -> Price:
-        """Return the price of this client in the round's opened sum, drawn or not."""
-        event = agreed(self.mechanism, task).event()
-        return ((PoissonSampled(sampling_rate=self.sampling_rate, event=event), 1),)
-
-    def answer(self, task: Train, permits: Permits) -> Masked:
-        covers_round(self.unit, permits, self.price(task), task.round)
-        bound = agreed(self.mechanism, task)
+    def answer(self, task: Train, permits: Permits) -> Masked:  # type: ignore[override]
+        self.shown(task, permits)
+        bound = self._bound(task)
         coin = self.entropy.at("client", self.index, "round", task.round, "drawn")
         drawn = coin.random() < drawable(self.sampling_rate)
         if drawn or self.watched:

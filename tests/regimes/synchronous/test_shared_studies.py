@@ -36,7 +36,7 @@ def shared_study(folder: Path, *changes: str, case: str = "dp-sgd") -> Any:
 
 
 REFUSED = {
-    "privacy.honest=5": "privacy.honest = 5: at most all 4 clients",
+    "privacy.honest=5": "must lie between privacy.honest = 5 and the 4 clients",
     "privacy.fewest=5": "privacy.fewest = 5: it must lie between privacy.honest = 4",
     "privacy.fewest=3": "privacy.fewest = 3: it must lie between privacy.honest = 4",
     "privacy.bits=15": "privacy.bits must lie between 16 and 63",

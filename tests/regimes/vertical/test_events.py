@@ -615,9 +615,9 @@ def test_the_error_that_is_logged_is_unbiased(
     world = replace(world, engine=lambda: spy, stream=knows)
     world.run(world.first(), watch)
     mechanism = RandomisedResponse(epsilon=2.0, classes=10)
-    spread = mechanism.deviation(mechanism.keep * 0.75 + mechanism.other * 0.25, n) + math.sqrt(
-        0.75 * 0.25 / n
-    )
+    p, q = mechanism.keep, mechanism.other
+    answers = math.sqrt((0.75 * p * (1.0 - p) + 0.25 * q * (1.0 - q)) / n) / (p - q)
+    spread = answers + math.sqrt(0.75 * 0.25 / n)
     shown = watch.rounds[-1]["accumulated"]
     assert abs(shown - 0.25) < 4 * spread
     errors = np.array([row["error"] for row in watch.rounds])

@@ -388,8 +388,7 @@ def planned_charges(study: SynchronousStudy) -> tuple[tuple[float, int], ...]:
     three standard deviations more than its share are paid for.
     """
     rounds, method = study.budget.rounds, study.method
-    factors = (method.scale(number / rounds)[1] for number in range(rounds))
-    parts = [(factor, len(list(alike))) for factor, alike in groupby(factors)]
+    parts = [(factor, len(list(alike))) for factor, alike in groupby(n for _, n in study.factors)]
     if len(parts) > 1 or study.privacy.unit == "client":
         return tuple((factor, count * (charged_per_round(study) or 1)) for factor, count in parts)
     ((factor, _),) = parts
@@ -448,11 +447,13 @@ def _of_shared_noise(
     study: SynchronousStudy, priced: Plan, sizes: Sequence[int], dimension: int
 ) -> Plan:
     """Return the plan of sums whose noise clients share."""
-    privacy, sigma, rounds = study.privacy, priced.noise_multiplier, study.budget.rounds
+    privacy, sigma = study.privacy, priced.noise_multiplier
     fixed = rule(study, sizes, dimension)
-    factors = dict.fromkeys(study.method.scale(number / rounds) for number in range(rounds))
     # every round's, lest a run end where its schedule comes to one that no modulus can hold
-    grids = [fixed.grid(privacy.clip * clip, sigma * noise) for clip, noise in factors]
+    grids = [
+        fixed.grid(privacy.clip * clip, sigma * noise)
+        for clip, noise in dict.fromkeys(study.factors)
+    ]
     # of n parts of the noise, H are booked
     excess = len(sizes) / study.honest
     batch = sum(study.shares(sizes)) if study.aggregated else sum(sizes)

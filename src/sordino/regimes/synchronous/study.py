@@ -61,14 +61,12 @@ class Privacy(OrderedPromise, OwnEpsilons):
                     "out, or give epsilons"
                 )
             return self
-        if self.unit not in ("sample", "person"):
-            alike = (
-                ": there one noise on the sum protects all clients alike, so the smallest epsilon "
-                "is everybody's: say it as epsilon"
-            )
+        own = self.mechanism.kind == "gaussian" and self.noise == "own"
+        if self.unit not in ("sample", "person") or not own:
             raise ValueError(
-                "epsilons are of clients whose single examples are protected, and unit is "
-                f"'{self.unit}'{alike if self.unit == 'client' else ''}"
+                "epsilons are of clients whose single examples are protected, each by Gaussian "
+                f"noise of its own; unit is '{self.unit}', mechanism '{self.mechanism.kind}', "
+                f"noise '{self.noise}': change that, or say one epsilon for all"
             )
         if not all(map(math.isfinite, self.epsilons)):
             raise ValueError("epsilons must be finite: noise is calibrated for each of them")
@@ -76,16 +74,6 @@ class Privacy(OrderedPromise, OwnEpsilons):
             raise ValueError(
                 "noise_multiplier is one for all, and epsilons need one for each: leave it out to "
                 "have them calibrated"
-            )
-        if self.mechanism.kind != "gaussian":
-            raise ValueError(
-                f"epsilons are for mechanism 'gaussian', whose noise each client can scale by "
-                f"itself; got '{self.mechanism.kind}'"
-            )
-        if self.noise != "own":
-            raise ValueError(
-                "epsilons are of clients with noise of their own: noise that is shared protects "
-                "all of them alike. Set noise = 'own', or leave epsilons out"
             )
         return self
 
@@ -231,11 +219,9 @@ class SynchronousStudy(HorizontalStudy):
         """Refuse a schedule that leaves the bounds for which float32 keeps its promise."""
         if self.privacy.unit == "none":
             return
-        rounds, clip = self.budget.rounds, self.privacy.clip
-        for number in range(rounds):
-            factor = self.method.scale(number / rounds)[0]
+        for number, (factor, _) in enumerate(self.factors, 1):
             place = f"privacy.clip times {factor:g}, of method '{self.method.name}' in round"
-            checked_clip(clip * factor, f"{place} {number + 1},")
+            checked_clip(self.privacy.clip * factor, f"{place} {number},")
 
     def _can_have_epsilons(self) -> None:
         """Refuse epsilons of clients where noise is not each client's own, or not its budget's."""
@@ -246,9 +232,7 @@ class SynchronousStudy(HorizontalStudy):
                 "privacy.epsilons: a paper's literal form holds nobody to a budget: use form "
                 "'sound', or leave epsilons out"
             )
-        rounds = self.budget.rounds
-        scheduled = any(self.method.scale(k / rounds)[1] != 1.0 for k in range(rounds))
-        if self.method.adapts_noise or scheduled:
+        if self.method.adapts_noise or any(noise != 1.0 for _, noise in self.factors):
             raise ValueError(
                 f"privacy.epsilons: method '{self.method.name}' sets one noise for all clients, "
                 "round by round: choose one with constant noise, such as 'dp-sgd', 'ali-dpfl' or "
@@ -259,14 +243,14 @@ class SynchronousStudy(HorizontalStudy):
         """Refuse an order of batches where a pass has no one price, or nobody's batches are his."""
         if self.batches is None:
             return
-        rounds, method = self.budget.rounds, self.method
+        method = self.method
         if self.privacy.noise != "own":
             raise ValueError(
                 "privacy.sampling 'passes': the noise of a pass is each client's own. Of shared "
                 "noise, no client knows which steps of the others it hides with its own: set "
                 "privacy.noise = 'own', or sampling = 'poisson'"
             )
-        scheduled = any(method.scale(k / rounds)[1] != 1.0 for k in range(rounds))
+        scheduled = any(noise != 1.0 for _, noise in self.factors)
         if method.adapts_noise or scheduled or method.wants.loss or self.form == "paper":
             raise ValueError(
                 f"privacy.sampling 'passes': a pass is charged as one release, and method "
@@ -275,13 +259,19 @@ class SynchronousStudy(HorizontalStudy):
                 "sound form, or sampling = 'poisson'"
             )
 
-        changes = any(method.scale(k / rounds)[0] != 1.0 for k in range(rounds))
+        changes = any(clip != 1.0 for clip, _ in self.factors)
         if self.correlated and (changes or method.adapts_clip):
             raise ValueError(
                 f"privacy.correlation '{self.correlated}': method '{method.name}' changes the "
                 "bound from round to round, and noise of one bound takes back nothing of "
                 "another's: use a constant bound, or leave correlation out"
             )
+
+    @property
+    def factors(self) -> list[tuple[float, float]]:
+        """Factors on C and sigma in each round, by the method's schedule."""
+        rounds = self.budget.rounds
+        return [self.method.scale(number / rounds) for number in range(rounds)]
 
     @property
     def clipping(self) -> str | None:
@@ -384,14 +374,9 @@ def _too_few(study: SynchronousStudy) -> str | None:
     asked, cohort = study.data.clients, study.participation.cohort
     if asked < 2:
         return "privacy.noise 'shared' needs at least two clients, and data.clients is 1"
-    if study.honest > asked:
-        return (
-            f"privacy.honest = {study.privacy.honest}: at most all {asked} clients can be honest "
-            "and arrive"
-        )
     if not study.honest <= study.fewest <= asked:
         return (
-            f"privacy.fewest = {study.privacy.fewest}: it must lie between privacy.honest = "
+            f"privacy.fewest = {study.fewest}: it must lie between privacy.honest = "
             f"{study.honest} and the {asked} clients"
         )
     if cohort is not None and cohort < study.fewest:

@@ -129,29 +129,22 @@ def parts(study: VerticalStudy, stream: streams.Stream) -> tuple[Index, ...]:
             f"{place} must give an array of feature numbers for each of {data.parties} parties"
         )
     held = tuple(np.asarray(part) for part in given)
-    features, holder = math.prod(stream.shape), dict[int, int]()
+    features, taken = math.prod(stream.shape), set[int]()
     for party, part in enumerate(held):
-        if (
-            part.ndim != 1
-            or not len(part)
-            or not np.issubdtype(part.dtype, np.integer)
-            or part.min() < 0
-            or part.max() >= features
-        ):
+        whole = part.ndim == 1 and len(part) and np.issubdtype(part.dtype, np.integer)
+        if not whole or part.min() < 0 or part.max() >= features:
             raise StudyError(
                 f"{place} must give party {party} at least one feature, by numbers from 0 to "
                 f"{features - 1}"
             )
         for number in part.tolist():
-            if number in holder:
+            if number in taken:
                 named = str(number) if stream.columns is None else repr(stream.columns[number])
-                first = holder[number]
-                where = "twice" if first == party else f"at party {first} and"
                 raise StudyError(
-                    f"{place} puts feature {named} {where} at party {party}; each feature belongs "
-                    "to one party, once"
+                    f"{place} puts feature {named} at party {party}, and has given it before; each "
+                    "feature belongs to one party, once"
                 )
-            holder[number] = party
+            taken.add(number)
     return tuple(part.astype(np.int64, copy=False) for part in held)
 
 

@@ -298,22 +298,6 @@ class Relu:
         return result
 
 
-class Tanh:
-    """tanh x, with derivative 1 - y^2."""
-
-    def __init__(self, like: Tensor) -> None:
-        self._space = Workspace(like)
-        self._y = like
-
-    def forward(self, x: Tensor) -> Tensor:
-        self._y = torch.tanh(x, out=self._space.take("y", tuple(x.shape)))
-        return self._y
-
-    def backward(self, g: Tensor) -> Tensor:
-        result: Tensor = torch.ops.aten.tanh_backward(g, self._y)
-        return result
-
-
 class Flatten:
     """(n, H, W, channels) or (n, ...) to (n, features) in torch's order (channels, H, W)."""
 

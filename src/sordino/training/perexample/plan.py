@@ -38,7 +38,6 @@ from sordino.training.perexample.layers import (
     Owner,
     Relu,
     Stage,
-    Tanh,
 )
 from sordino.training.perexample.separable import alone, known
 
@@ -132,8 +131,6 @@ def _stage(layer: nn.Module, flat: Flat, place: _Place) -> Stage | None:
     match layer:
         case nn.ReLU():
             return Relu(flat.weights, place.free)
-        case nn.Tanh():
-            return Tanh(flat.weights)
         case nn.Flatten(start_dim=1, end_dim=end) if end in (-1, axes):
             return Flatten()
         case nn.Linear():
