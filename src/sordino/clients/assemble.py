@@ -23,14 +23,7 @@ from sordino.base.errors import StudyError
 from sordino.base.fingerprints import Fingerprints, joined, keyed
 from sordino.base.message import Train, Vector
 from sordino.clients import records as files
-from sordino.clients.division import (
-    Federation,
-    kernels_of,
-    known_records,
-    loss_of,
-    placed,
-    tensors,
-)
+from sordino.clients.division import Federation, kernels_of, known_records, loss_of, placed, tensors
 from sordino.clients.evaluation import (
     by_labels,
     by_rows,

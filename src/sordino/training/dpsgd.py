@@ -36,15 +36,7 @@ from sordino.base.entropy import Entropy
 from sordino.base.errors import StudyError
 from sordino.base.message import Statistics, Train, Update
 from sordino.mechanisms.gaussian import Bounded, Measuring, Shortening
-from sordino.privacy import (
-    Chosen,
-    Event,
-    NonPrivate,
-    Permits,
-    PoissonSampled,
-    Price,
-    covers_round,
-)
+from sordino.privacy import Chosen, Event, NonPrivate, Permits, PoissonSampled, Price, covers_round
 from sordino.training.beside import Beside, Wants
 from sordino.training.client import SamplingClient, agreed, hidden, received
 from sordino.training.optimizer import Optimizer, Steps

@@ -74,12 +74,7 @@ class Optimizer(Section):
         return self
 
 
-OPTIMIZERS = Registry(
-    base=Optimizer,
-    noun="optimizer",
-    place="method.optimizer",
-    needs=("begin",),
-)
+OPTIMIZERS = Registry(base=Optimizer, noun="optimizer", place="method.optimizer", needs=("begin",))
 
 
 @OPTIMIZERS.register

@@ -152,12 +152,7 @@ class Passes:
         self.done = first + steps
 
     def release(
-        self,
-        mechanism: Bounded,
-        total: Tensor,
-        excess: float,
-        rng: np.random.Generator,
-        place: int,
+        self, mechanism: Bounded, total: Tensor, excess: float, rng: np.random.Generator, place: int
     ) -> tuple[Tensor, float | None]:
         """Return a step's noisy sum (d,) and noisy excess, and keep what later noise needs.
 

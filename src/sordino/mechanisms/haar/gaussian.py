@@ -150,11 +150,7 @@ def printed(basis: Basis, discount: bool, ratio: float = 1.0) -> Groups:
 
 
 def optimal(
-    energies: Sequence[float],
-    sizes: Sequence[float],
-    *,
-    exponent: float = 0.5,
-    floor: float = 1e-6,
+    energies: Sequence[float], sizes: Sequence[float], *, exponent: float = 0.5, floor: float = 1e-6
 ) -> Groups:
     """w^2 ~ sqrt(n / E)^exponent, whose mean, weighted with E, is 1.
 

@@ -261,10 +261,7 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
         asked = self.regime.schedule(self.study, self.sizes)
         left = [
             # another site has a ledger of its own
-            times(
-                asked.paid(unit),
-                here[unit] if unit in here else free(most[unit], events[unit]),
-            )
+            times(asked.paid(unit), here[unit] if unit in here else free(most[unit], events[unit]))
             for unit in self.units
         ]
         if all(steps is None for steps in left):

@@ -14,14 +14,7 @@ from dataclasses import replace
 from sordino.clients.pricing import BATCHES, most_table, samplings_told
 from sordino.clients.records import Stage, horizontal
 from sordino.clients.report import TELLER as OF_CLIENTS
-from sordino.clients.report import (
-    client_budgets,
-    clock,
-    evaluated,
-    holdings,
-    learning,
-    sizes_of,
-)
+from sordino.clients.report import client_budgets, clock, evaluated, holdings, learning, sizes_of
 from sordino.core.plan import Plan
 from sordino.core.records import Row, Stale, known, number
 from sordino.core.run.reading import Run

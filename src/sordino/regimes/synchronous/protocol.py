@@ -86,12 +86,7 @@ from sordino.mechanisms.correlated import Memory
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST, Learning
 from sordino.privacy import Event as Price
 from sordino.regimes.synchronous import aggregate
-from sordino.regimes.synchronous.aggregate import (
-    Outcome,
-    PrivateSum,
-    SharedSum,
-    State,
-)
+from sordino.regimes.synchronous.aggregate import Outcome, PrivateSum, SharedSum, State
 from sordino.regimes.synchronous.method import (
     Remaining,
     RoundNoise,

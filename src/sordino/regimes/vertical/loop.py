@@ -60,13 +60,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from sordino.base.compiled import compiled
-from sordino.regimes.vertical.halves import (
-    Arrays,
-    Engine,
-    Played,
-    Weights,
-    below,
-)
+from sordino.regimes.vertical.halves import Arrays, Engine, Played, Weights, below
 from sordino.regimes.vertical.models import Net
 
 Array = NDArray[np.float32]

@@ -62,10 +62,7 @@ class Activation(Section):
 
 
 ACTIVATIONS = Registry(
-    base=Activation,
-    noun="activation",
-    place="method.activation",
-    needs=("active",),
+    base=Activation, noun="activation", place="method.activation", needs=("active",)
 )
 
 

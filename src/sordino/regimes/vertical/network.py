@@ -109,13 +109,7 @@ from sordino.regimes.vertical.halves import Party
 from sordino.regimes.vertical.messages import ServerModel
 from sordino.regimes.vertical.method import Mask
 from sordino.regimes.vertical.models import Split, make_party, make_server, mechanism_of, named
-from sordino.regimes.vertical.run import (
-    Block,
-    Events,
-    Sizes,
-    State,
-    appearances,
-)
+from sordino.regimes.vertical.run import Block, Events, Sizes, State, appearances
 from sordino.regimes.vertical.stream import Arranged, parts, source, stream_of, whole
 from sordino.regimes.vertical.study import VerticalStudy
 from sordino.training.flat import Flat

@@ -99,13 +99,7 @@ from sordino.regimes.vertical.plan import (
 )
 from sordino.regimes.vertical.records import Party, Vertical, VerticalRound
 from sordino.regimes.vertical.records import Release as Released
-from sordino.regimes.vertical.stream import (
-    Activity,
-    Arranged,
-    LabelRandomizer,
-    remember,
-    source,
-)
+from sordino.regimes.vertical.stream import Activity, Arranged, LabelRandomizer, remember, source
 from sordino.regimes.vertical.study import VerticalStudy
 
 _GROWS = np.array([2**7, 2**8, 2**16, 2**32, 2**63 - 1])

@@ -10,11 +10,8 @@ example i and output gradients g_i (P, O),
 Output and input gradient need no patches: there the library's convolution is as fast as a
 product with patches, and it saves folding them back (measured on the small network's
 second layer: 0.8 against 1.2 ms). Patches are copied from a strided view of the padded
-channels-last image. With few channels a patch consists of short runs, and copying is slow;
-then columns are gathered first, in an image (W', H, kernel width x channels) in which every
-patch is one contiguous run: 0.40 against 0.65 ms for the first layer. And patches are many
-times larger than images: they are made for a few examples at a time and used up at once, while
-they are in the cache (a twentieth of the whole step).
+channels-last image. They are many times larger than images: they are made for a few examples at a
+time and used up at once, while they are in the cache (a twentieth of the whole step).
 
 Where O K is much larger than P the Gram form (:mod:`.layers`) is cheaper. Counting decides.
 
@@ -43,7 +40,6 @@ from sordino.training.perexample.layers import (
 )
 
 Pair = tuple[int, int]
-SHORT = 32  # runs shorter than this many numbers are gathered in two steps
 PATCH_BYTES = (
     1_000_000  # patches of as many examples as this are worked off while they are in the cache
 )
@@ -176,30 +172,11 @@ class Convolution:
             padded[:, top : top + height, left : left + width].copy_(x)
             x = padded
         by_image, by_row, by_column, by_channel = x.stride()
-        down, across = by_row * shape.stride[0], by_column * shape.stride[1]
-        if wide * channels < SHORT and shape.dilation[0] == 1:
-            run = wide * channels
-            gathered = self._space.take("gathered", (n, columns, shape.padded[0], wide, channels))
-            gathered.copy_(
-                x.as_strided(
-                    gathered.shape,
-                    (by_image, across, by_row, by_column * shape.dilation[1], by_channel),
-                )
-            )
-            whole, line = columns * shape.padded[0] * run, shape.padded[0] * run
-            windows = gathered.as_strided(
-                (n, rows, columns, high * run), (whole, shape.stride[0] * run, line, 1)
-            )
-        else:
-            steps = (
-                by_image,
-                down,
-                across,
-                by_row * shape.dilation[0],
-                by_column * shape.dilation[1],
-                by_channel,
-            )
-            windows = x.as_strided((n, rows, columns, high, wide, channels), steps)
+        (down, across), (lower, further) = shape.stride, shape.dilation
+        steps = by_row * down, by_column * across, by_row * lower, by_column * further
+        windows = x.as_strided(
+            (n, rows, columns, high, wide, channels), (by_image, *steps, by_channel)
+        )
         patches = self._space.take("patches", tuple(windows.shape))
         patches.copy_(windows)
         return patches.view(n, rows * columns, shape.patch)

@@ -61,14 +61,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sordino.training.flat import Flat, Slot
-from sordino.training.perexample.clipping import (
-    VANISHING,
-    add_rows,
-    kept,
-    parts,
-    put,
-    squares,
-)
+from sordino.training.perexample.clipping import VANISHING, add_rows, kept, parts, put, squares
 
 MOVE = 8
 GRAM_BYTES = 32e6

@@ -162,7 +162,7 @@ def compiled(flat: Flat, shape: tuple[int, ...], tokens: bool = False) -> Plan |
     owners: list[Owner | None] = []
     numbers = 0
     with torch.no_grad():
-        for layer in rectified_late(layers):
+        for layer in layers:
             before = stages[-1] if stages else None
             place = _Place(
                 shape=tuple(probe.shape[1:]),
@@ -190,16 +190,3 @@ def compiled(flat: Flat, shape: tuple[int, ...], tokens: bool = False) -> Plan |
     first = next(index for index, owner in enumerate(owners) if owner is not None)
     most = max(1, int(PIECE_BYTES / (numbers * flat.weights.element_size())))
     return Plan(tuple(stages), tuple(owners), first, most)
-
-
-def rectified_late(layers: list[nn.Module]) -> list[nn.Module]:
-    """The same function, each rectifier after its following max pool, where it has less to do.
-
-    max and max(., 0) commute, and so do their gradients: where the largest of a window is
-    positive both orders give the gradient to the same element, elsewhere to none.
-    """
-    moved = list(layers)
-    for index in range(len(moved) - 1):
-        if type(moved[index]) is nn.ReLU and type(moved[index + 1]) is nn.MaxPool2d:
-            moved[index], moved[index + 1] = moved[index + 1], moved[index]
-    return moved

@@ -149,13 +149,7 @@ class ClippedSum:
         self._shapes: dict[tuple[object, ...], tuple[int, Tensor]] = {}
 
     def __call__(
-        self,
-        x: Tensor,
-        y: Tensor,
-        bound: float | Bound,
-        out: Tensor,
-        *,
-        expected: float = UNKNOWN,
+        self, x: Tensor, y: Tensor, bound: float | Bound, out: Tensor, *, expected: float = UNKNOWN
     ) -> Clipped:
         """Overwrite ``out`` (d,), float64, with the clipped sum over ``x`` (n, ...), ``y`` (n,).
 
@@ -442,9 +436,7 @@ def _added(squared: list[Tensor]) -> Tensor:
 def _largest(squared: list[Tensor], bound: Layers) -> Tensor:
     found = root(torch.stack(squared).amax(0))  # NaN and infinity come through
     return torch.where(
-        finite(root(_added(squared))),
-        found * (bound.clip / bound.each(len(squared))),
-        math.inf,
+        finite(root(_added(squared))), found * (bound.clip / bound.each(len(squared))), math.inf
     )
 
 
