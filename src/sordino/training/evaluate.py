@@ -77,8 +77,8 @@ class Evaluator:
         """Scores (n, classes), on a processor, of examples x (n, ...), bytes or model input."""
         with torch.no_grad():
             forward = self._forward(model_input(x[:1]))
-            parts = [  # copies: a plan writes the scores of each batch into the same buffer
-                forward(model_input(x[start : start + self._batch])).cpu().clone()
+            parts = [
+                forward(model_input(x[start : start + self._batch])).cpu()
                 for start in range(0, len(x), self._batch)
             ]
         return torch.cat(parts)

@@ -45,7 +45,7 @@ used in which equal examples have equal bits, which is tried before, on made-up 
 loops take one example after another. The proof of the bound, rounding included, is at the head of
 :mod:`.clipping`. Nothing that examples hold raises an error, which would tell of them.
 
-A :class:`ClippedSum` keeps buffers between calls, so one object serves one thread.
+A :class:`ClippedSum` keeps what its layers have seen, so one object serves one thread.
 
 Shapes: x (n, ...), y (n,), out (d,) in float64, in the order of
 :class:`~sordino.training.flat.Flat`.

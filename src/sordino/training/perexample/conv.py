@@ -25,13 +25,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from sordino.training.flat import Flat
 from sordino.training.perexample.clipping import parts, put
 from sordino.training.perexample.layers import (
     Collected,
     Products,
-    Workspace,
     Written,
     channels_first,
     channels_last,
@@ -96,7 +96,6 @@ class Convolution:
         self._layer, self._padding = layer, padding(layer) or (0, 0)
         self._weight = place(flat, layer.weight)
         self._bias = place(flat, layer.bias) if layer.bias is not None else None
-        self._space = Workspace(flat.weights)
         self._geometry: Geometry | None = None
         self._x = flat.weights
 
@@ -124,7 +123,7 @@ class Convolution:
         shape, (n, positions, outputs) = self.geometry(a), g.shape
         if cheaper(positions, shape.patch, outputs):
             return Products.collected(self.unfold(a), g, self._weight, self._bias)
-        grads = self._space.take("grads", (n, outputs, shape.patch))
+        grads = g.new_empty(n, outputs, shape.patch)
         few = PATCH_BYTES // (positions * shape.patch * g.element_size())
         for some in parts(n, few):
             torch.bmm(g[some].transpose(1, 2), self.unfold(a[some]), out=grads[some])
@@ -147,7 +146,7 @@ class Convolution:
         return positions * (shape.patch + outputs) if gram else outputs * shape.patch
 
     def geometry(self, x: Tensor) -> Geometry:
-        """Return the sizes for images (n, H, W, channels); buffers start anew with each size."""
+        """Return the sizes for images (n, H, W, channels)."""
         _, height, width, channels = x.shape
         image = height, width, channels
         if self._geometry is None or self._geometry.image != image:
@@ -159,27 +158,22 @@ class Convolution:
                 self._padding,
                 _pair(layer.dilation),
             )
-            self._space = Workspace(self._space.like)
         return self._geometry
 
     def unfold(self, x: Tensor) -> Tensor:
-        """Return patches (n, P, K) of images (n, H, W, channels), in this layer's buffer."""
+        """Return patches (n, P, K) of images (n, H, W, channels)."""
         n, height, width, channels = x.shape
         shape = self.geometry(x)
         (rows, columns), (top, left), (high, wide) = shape.positions, shape.padding, shape.kernel
         if shape.padded != (height, width):
-            padded = self._space.take("padded", (n, *shape.padded, channels), zero=True)
-            padded[:, top : top + height, left : left + width].copy_(x)
-            x = padded
+            x = F.pad(x, (0, 0, left, left, top, top))
         by_image, by_row, by_column, by_channel = x.stride()
         (down, across), (lower, further) = shape.stride, shape.dilation
         steps = by_row * down, by_column * across, by_row * lower, by_column * further
         windows = x.as_strided(
             (n, rows, columns, high, wide, channels), (by_image, *steps, by_channel)
         )
-        patches = self._space.take("patches", tuple(windows.shape))
-        patches.copy_(windows)
-        return patches.view(n, rows * columns, shape.patch)
+        return windows.reshape(n, rows * columns, shape.patch)
 
     def _gradients(
         self, g: Tensor, wanted: tuple[bool, bool, bool]

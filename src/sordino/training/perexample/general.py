@@ -33,7 +33,7 @@ from sordino.training.graph import Function, Graph, Named, pulled, scores_of, tr
 from sordino.training.loss import Loss
 from sordino.training.outline import MAPPED, RECORDED, Path
 from sordino.training.perexample.clipping import VECTOR
-from sordino.training.perexample.layers import Collected, Workspace, Written
+from sordino.training.perexample.layers import Collected, Written
 
 GRADIENT_BYTES = 64e6
 
@@ -58,7 +58,6 @@ class OneByOne:
 
     def __init__(self, flat: Flat, loss: Loss) -> None:
         self._flat, self._loss = flat, loss
-        self._space = Workspace(flat.weights)
         self._classes = 0
         self._names = {slot.name: slot for slot in flat.layout}
         self.most = max(1, int(GRADIENT_BYTES / (flat.dim * flat.weights.element_size())))
@@ -66,8 +65,7 @@ class OneByOne:
     def gradients(self, x: Tensor, y: Tensor, places: Tensor) -> tuple[Tensor, list[Collected]]:
         """Losses (k,) of a piece, and each layer's gradients with their squared norms (k,).
 
-        Examples are in ``places``. Where one has no gradient, its numbers are NaN. The next call
-        overwrites them.
+        Examples are in ``places``. Where one has no gradient, its numbers are NaN.
         """
         graph = self._graph(x, y)
         valid, y = self._loss.known(y, self._classes)
@@ -158,9 +156,9 @@ class OneByOne:
         return losses, rows
 
     def _room(self, rows: int) -> LossesAndRows:
-        take = self._space.take
-        made = [take(slot.name, (rows, slot.size)) for slot in self._flat.layout]
-        return self._flat.weights.new_empty(rows), made
+        weights = self._flat.weights
+        made = [weights.new_empty(rows, slot.size) for slot in self._flat.layout]
+        return weights.new_empty(rows), made
 
 
 def _stored(slot: Slot, gradient: Tensor) -> Tensor:

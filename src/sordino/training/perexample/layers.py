@@ -51,7 +51,6 @@ References:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -89,8 +88,8 @@ Collected = tuple[Gradients, Tensor]
 
 
 class Stage(Protocol):
-    """One step of a plan. It keeps what its backward move needs, in buffers that live from step to
-    step: forward, then backward, and never two batches at once.
+    """One step of a plan. It keeps what its backward move needs: forward, then backward, and never
+    two batches at once.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -108,47 +107,6 @@ class Owner(Stage, Protocol):
 
     def plain(self, g: Tensor, out: Tensor, fresh: bool) -> None:
         """Write sum_i G_i to ``out`` (d,), with no norms and nothing kept."""
-
-
-class Workspace:
-    """Named buffers of one stage, in the type and on the device of ``like``.
-
-    Giving a large buffer back to the operating system and faulting it in again costs more than most
-    kernels (measured: 5 against 10 ms for the same step). A buffer is grown to the largest size
-    seen, and lent as a view of its first numbers.
-
-    >>> space = Workspace(torch.zeros(1))
-    >>> space.take("patches", (2, 3)).shape, space.take("patches", (1, 3)).shape
-    (torch.Size([2, 3]), torch.Size([1, 3]))
-    """
-
-    __slots__ = ("_buffers", "_views", "like")
-
-    def __init__(self, like: Tensor) -> None:
-        self.like = like
-        self._buffers: dict[str, Tensor] = {}
-        self._views: dict[str, Tensor] = {}
-
-    def take(self, name: str, shape: tuple[int, ...], zero: bool = False) -> Tensor:
-        """Return a contiguous tensor of this shape with arbitrary contents.
-
-        With ``zero``, a fresh buffer starts at zero and keeps what is written to it: the border of
-        a padded image is written once this way, provided that every request under this name
-        differs in its first dimension only.
-        """
-        view = self._views.get(name)
-        if view is not None and view.shape == shape:
-            return view
-        size = math.prod(shape)
-        buffer = self._buffers.get(name)
-        if buffer is None or buffer.numel() < size:
-            # a little more than asked for: batches of a Poisson sample vary
-            make = torch.zeros if zero else torch.empty
-            buffer = self._buffers[name] = make(
-                size + size // 4, dtype=self.like.dtype, device=self.like.device
-            )
-        view = self._views[name] = buffer[:size].view(shape)
-        return view
 
 
 class Written:
@@ -213,14 +171,10 @@ class Products:
 class Outer(Products):
     """Gradients g_i a_i^T and g_i, as the vectors ``a`` (n, in) and ``g`` (n, out)."""
 
-    space: Workspace
-
     def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
         """Write one product: the outer products added up are those that were measured."""
-        a, g, take = self.a, self.g, self.space.take
-        scaled = torch.mul(g, factor.unsqueeze(1), out=take("scaled", tuple(g.shape)))
-        part = torch.mm(scaled.t(), a, out=take("part", self.weight.shape))
-        put(self.weight.of(out), part, fresh)
+        scaled = self.g * factor.unsqueeze(1)
+        put(self.weight.of(out), scaled.t() @ self.a, fresh)
         if self.bias is not None:
             put(self.bias.of(out), scaled.sum(0), fresh)
 
@@ -274,16 +228,10 @@ class Relu:
     """max(x, 0), in the input's memory where the stage before does not need it again."""
 
     def __init__(self, like: Tensor, in_place: bool) -> None:
-        self._in_place = in_place
-        self._space = Workspace(like)
-        self._y = like
+        self._in_place, self._y = in_place, like
 
     def forward(self, x: Tensor) -> Tensor:
-        self._y = (
-            x.clamp_min_(0)
-            if self._in_place
-            else torch.clamp_min(x, 0, out=self._space.take("y", tuple(x.shape)))
-        )
+        self._y = x.clamp_min_(0) if self._in_place else x.clamp_min(0)
         return self._y
 
     def backward(self, g: Tensor) -> Tensor:
@@ -348,30 +296,26 @@ class Linear:
         self._layer = layer
         self._weight = place(flat, layer.weight)
         self._bias = place(flat, layer.bias) if layer.bias is not None else None
-        self._space = Workspace(flat.weights)
         self._x = flat.weights
 
     def forward(self, x: Tensor) -> Tensor:
         self._x = x
         rows, layer = x.reshape(-1, x.shape[-1]), self._layer
-        y = self._space.take("y", (len(rows), layer.out_features))
         if layer.bias is None:
-            torch.mm(rows, layer.weight.t(), out=y)
+            y = rows @ layer.weight.t()
         else:
-            torch.addmm(layer.bias, rows, layer.weight.t(), out=y)
+            y = torch.addmm(layer.bias, rows, layer.weight.t())
         return y.view(*x.shape[:-1], -1)
 
     def backward(self, g: Tensor) -> Tensor:
-        rows = g.reshape(-1, g.shape[-1])
-        into = self._space.take("g", (len(rows), self._layer.in_features))
-        return torch.mm(rows, self._layer.weight, out=into).view(self._x.shape)
+        return (g.reshape(-1, g.shape[-1]) @ self._layer.weight).view(self._x.shape)
 
     def collect(self, g: Tensor) -> Collected:
         a, weight, bias = self._x, self._weight, self._bias
         if g.ndim == 2:
             squared, inputs = squares(g), squares(a)
             squared *= inputs if bias is None else inputs.add_(1.0)
-            return Outer(a, g, weight, bias, self._space), squared
+            return Outer(a, g, weight, bias), squared
         if a.shape[1] * (a.shape[2] + g.shape[2]) < a.shape[2] * g.shape[2]:
             return Products.collected(a, g, weight, bias)
         formed = torch.bmm(g.transpose(1, 2), a).flatten(1)

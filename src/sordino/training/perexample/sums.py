@@ -47,7 +47,7 @@ from sordino.training.perexample.clipping import (
     rows_of,
 )
 from sordino.training.perexample.general import OneByOne, layers_of
-from sordino.training.perexample.layers import Collected, Workspace, Written
+from sordino.training.perexample.layers import Collected, Written
 from sordino.training.perexample.plan import Plan, compiled, plain_layers
 from sordino.training.perexample.separable import exact_products
 from sordino.training.perexample.single import Single
@@ -145,7 +145,6 @@ class ClippedSum:
 
     def __init__(self, flat: Flat, loss: Loss) -> None:
         self._paths = Paths(flat, loss)
-        self._space = Workspace(flat.weights)
         self._shapes: dict[tuple[object, ...], tuple[int, Tensor]] = {}
 
     def __call__(
@@ -384,7 +383,7 @@ class ClippedSum:
             if not bool(used[part].any()):
                 continue
             size = part.stop - part.start
-            rows = _formed(piece.layers, part, self._space.take("rows", (size, dim)))
+            rows = _formed(piece.layers, part, weights.new_empty(size, dim))
             if isinstance(bound, Shortened):
                 rows, found = bound.rows(rows)
                 factor = used[part]
