@@ -21,7 +21,7 @@ channel), which is the flat vector's order of a weight.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
 
 import torch
 from torch import Tensor, nn
@@ -45,44 +45,11 @@ PATCH_BYTES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """Sizes of one convolution on images of one size (height, width, channels)."""
-
-    image: tuple[int, int, int]
-    kernel: Pair
-    stride: Pair
-    padding: Pair
-    dilation: Pair
-
-    @property
-    def padded(self) -> Pair:
-        """Height and width with padding on both sides."""
-        return self.image[0] + 2 * self.padding[0], self.image[1] + 2 * self.padding[1]
-
-    @property
-    def positions(self) -> Pair:
-        """Height and width of the output."""
-        height, width = (
-            (p - d * (k - 1) - 1) // s + 1
-            for p, d, k, s in zip(self.padded, self.dilation, self.kernel, self.stride, strict=True)
-        )
-        return height, width
-
-    @property
-    def patch(self) -> int:
-        """K, numbers in a patch."""
-        return self.kernel[0] * self.kernel[1] * self.image[2]
-
-
-def _pair(value: tuple[int, ...]) -> Pair:
-    return int(value[0]), int(value[1])
-
-
 def padding(layer: nn.Conv2d) -> Pair | None:
     """Return rows and columns of zeros on either side; None where ``same`` means an odd number."""
     if not isinstance(layer.padding, str):
-        return _pair(layer.padding)
+        rows, columns = layer.padding
+        return rows, columns
     if layer.padding == "valid":
         return 0, 0
     rows, columns = (d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True))
@@ -96,8 +63,8 @@ class Convolution:
         self._layer, self._padding = layer, padding(layer) or (0, 0)
         self._weight = place(flat, layer.weight)
         self._bias = place(flat, layer.bias) if layer.bias is not None else None
-        self._geometry: Geometry | None = None
-        self._x = flat.weights
+        self._patch = layer.weight[0].numel()
+        self._x, self._positions = flat.weights, (0, 0)
 
     @staticmethod
     def supports(layer: nn.Conv2d) -> bool:
@@ -110,6 +77,7 @@ class Convolution:
         y = torch.conv2d(
             images, layer.weight, layer.bias, layer.stride, self._padding, layer.dilation
         )
+        self._positions = y.shape[2], y.shape[3]
         return channels_last(y)
 
     def backward(self, g: Tensor) -> Tensor:
@@ -120,11 +88,11 @@ class Convolution:
 
     def collect(self, g: Tensor) -> Collected:
         a, g = self._x, g.flatten(1, 2)
-        shape, (n, positions, outputs) = self.geometry(a), g.shape
-        if cheaper(positions, shape.patch, outputs):
+        patch, (n, positions, outputs) = self._patch, g.shape
+        if cheaper(positions, patch, outputs):
             return Products.collected(self.unfold(a), g, self._weight, self._bias)
-        grads = g.new_empty(n, outputs, shape.patch)
-        few = PATCH_BYTES // (positions * shape.patch * g.element_size())
+        grads = g.new_empty(n, outputs, patch)
+        few = PATCH_BYTES // (positions * patch * g.element_size())
         for some in parts(n, few):
             torch.bmm(g[some].transpose(1, 2), self.unfold(a[some]), out=grads[some])
         return Written.collected((self._weight, grads.view(n, -1)), (self._bias, g.sum(1)))
@@ -139,41 +107,23 @@ class Convolution:
     @property
     def kept(self) -> int:
         """Numbers per example that are kept of gradients by images like the last input."""
-        shape = self.geometry(self._x)
-        positions = shape.positions[0] * shape.positions[1]
-        outputs = self._layer.out_channels
-        gram = cheaper(positions, shape.patch, outputs)
-        return positions * (shape.patch + outputs) if gram else outputs * shape.patch
-
-    def geometry(self, x: Tensor) -> Geometry:
-        """Return the sizes for images (n, H, W, channels)."""
-        _, height, width, channels = x.shape
-        image = height, width, channels
-        if self._geometry is None or self._geometry.image != image:
-            layer = self._layer
-            self._geometry = Geometry(
-                image,
-                _pair(layer.kernel_size),
-                _pair(layer.stride),
-                self._padding,
-                _pair(layer.dilation),
-            )
-        return self._geometry
+        positions, outputs = math.prod(self._positions), self._layer.out_channels
+        gram = cheaper(positions, self._patch, outputs)
+        return positions * (self._patch + outputs) if gram else outputs * self._patch
 
     def unfold(self, x: Tensor) -> Tensor:
         """Return patches (n, P, K) of images (n, H, W, channels)."""
-        n, height, width, channels = x.shape
-        shape = self.geometry(x)
-        (rows, columns), (top, left), (high, wide) = shape.positions, shape.padding, shape.kernel
-        if shape.padded != (height, width):
+        (rows, columns), (top, left), layer = self._positions, self._padding, self._layer
+        if top or left:
             x = F.pad(x, (0, 0, left, left, top, top))
-        by_image, by_row, by_column, by_channel = x.stride()
-        (down, across), (lower, further) = shape.stride, shape.dilation
+        (n, *_, channels), (by_image, by_row, by_column, by_channel) = x.shape, x.stride()
+        (high, wide), (down, across) = layer.kernel_size, layer.stride
+        lower, further = layer.dilation
         steps = by_row * down, by_column * across, by_row * lower, by_column * further
         windows = x.as_strided(
             (n, rows, columns, high, wide, channels), (by_image, *steps, by_channel)
         )
-        return windows.reshape(n, rows * columns, shape.patch)
+        return windows.reshape(n, rows * columns, self._patch)
 
     def _gradients(
         self, g: Tensor, wanted: tuple[bool, bool, bool]
