@@ -400,7 +400,7 @@ def test_a_client_draws_itself_with_the_rate_that_is_booked_and_sends_noise_othe
         summing=Summing(1, 1, 0, BITS),
     )
     for number in range(1, 201):
-        asked = task(rule.dimension, round=number, steps=2)
+        asked = task(rule.dimension, round=number, steps=2, clip=1.0, noise_multiplier=1e-4)
         said = one.answer(asked, permits(one.price(asked), number))
         residues = total.added(total.nothing(), said)
         assert residues is not None
@@ -423,7 +423,8 @@ def test_a_client_whose_time_is_seen_works_in_every_round(monkeypatch: pytest.Mo
     monkeypatch.setattr(SummedLocalClient, "train", trains)
     said = []
     for one in (whole(), whole(watched=True)):
-        asks = [task(one.part.rule.dimension, round=number, steps=2) for number in range(1, 21)]
+        terms = {"steps": 2, "clip": 1.0, "noise_multiplier": 1e-4}
+        asks = [task(one.part.rule.dimension, round=n, **terms) for n in range(1, 21)]
         said.append([one.answer(a, permits(one.price(a), a.round)).values for a in asks])
     assert said[0] == said[1]
     assert 0 < len(trained) - 20 < 20
