@@ -95,6 +95,18 @@ class SamplingClient:
         """Indices of a batch that is drawn."""
         return poisson(len(self.examples), self.sampling_rate, rng)
 
+    def released(
+        self, mechanism: Bounded, total: Tensor, excess: float, rng: np.random.Generator, place: int
+    ) -> tuple[Tensor, float | None]:
+        """The noisy sum (d,) of a batch, and its noisy count if there is one.
+
+        Args:
+            place: of the step in an order of batches.
+        """
+        if self.passes is None:
+            return mechanism.release_counted(total, excess, rng)
+        return self.passes.release(mechanism, total, excess, rng, place)
+
     def shown(self, permits: Permits, task: Train | Compute, event: Event) -> None:
         """Refuse unless permits cover the passes that a task's steps are in, each as this event;
         then take the steps.

@@ -28,7 +28,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -131,6 +130,7 @@ class PrivateClient(SteppingClient):
         variance = (mechanism.vector_multiplier * mechanism.clip / self.expected_batch) ** 2
         energy, excess, counted = 0.0, 0.0, False
         first, last, before = start, start, start
+        begins = 0 if self.passes is None else place_of(task)
         for step, chosen in enumerate(self.batches(task), 1):
             clipped = self.kernels.clipped.of(
                 self.examples, chosen, bound, total, expected=self.expected_batch
@@ -139,12 +139,13 @@ class PrivateClient(SteppingClient):
             exact = beside.exact(step, clipped)
             kept = tokens(self.passes)
             rng = noise.over(step, hidden(task, total, step_excess, exact, *kept))
-            if self.passes is not None:
-                place = place_of(task) + step - 1
-                noisy, more = self.passes.release(mechanism, total, step_excess, rng, place)
-                noisy = noisy.div_(self.expected_batch)
+            divisor = len(chosen) if self.realised else self.expected_batch
+            releases = len(chosen) > 0 or not self.realised
+            if releases:
+                noisy, more = self.released(mechanism, total, step_excess, rng, begins + step - 1)
+                noisy = noisy.div_(divisor)
             else:
-                noisy, more = self._noisy(total, step_excess, len(chosen), mechanism, rng)
+                noisy, more = torch.zeros_like(flat.weights), None
             beside.release(exact, rng)
             counted, excess = counted or more is not None, excess + (more or 0.0)
             energy += float(noisy @ noisy)
@@ -152,7 +153,7 @@ class PrivateClient(SteppingClient):
                 first = noisy
             if step == task.steps:
                 last, before = noisy, flat.weights.clone() if step > 1 else start
-            if len(chosen) or not self.realised:
+            if releases:
                 if self.proximal:  # of what is known already, so it costs nothing
                     noisy = noisy + self.proximal * (flat.weights - start)
                 steps.take(flat.weights, noisy, variance)
@@ -167,20 +168,6 @@ class PrivateClient(SteppingClient):
             clipped=0.5 + excess / (task.steps * self.expected_batch) if counted else None,
         )
         return beside.sent(self.update(task, statistics), first)
-
-    def _noisy(
-        self, total: Tensor, excess: float, count: int, mechanism: Bounded, rng: np.random.Generator
-    ) -> tuple[Tensor, float | None]:
-        """The mean gradient with noise, and the noisy excess of the count of clipped ones.
-
-        Args:
-            total: sum of clipped gradients (d,), which is used up.
-            excess: the number of clipped ones minus half of ``count``, the batch.
-        """
-        if self.realised and not count:
-            return torch.zeros_like(self.kernels.flat.weights), None
-        noisy, more = mechanism.release_counted(total, excess, rng)
-        return noisy.div_(count if self.realised else self.expected_batch), more
 
     def reach(self, task: Train, said: object) -> Length | None:
         """Return how far the model moved in an answer to this task, and may have; None where the

@@ -18,7 +18,7 @@ from sordino.training.client import model_input
 from sordino.training.flat import Flat
 from sordino.training.graph import one_by_one, scores_of
 from sordino.training.loss import Loss
-from sordino.training.perexample.plan import Plan, compiled
+from sordino.training.perexample.sums import Paths
 
 Counted = tuple[int, float, int]
 """Of a batch: right answers, the sum of the loss, rows."""
@@ -45,7 +45,7 @@ class Evaluator:
 
     def __init__(self, flat: Flat, loss: Loss, *, batch: int = 200) -> None:
         self._flat, self._loss, self._batch = flat, loss, batch
-        self._plans: dict[tuple[int, ...], Plan | None] = {}
+        self._paths = Paths(flat, loss)
 
     def __call__(self, x: Tensor, y: Tensor, *, private: bool = False) -> Evaluation:
         """Accuracy and mean loss on examples; see :meth:`counted`."""
@@ -85,7 +85,7 @@ class Evaluator:
 
     def _forward(self, x: Tensor, private: bool = False) -> Callable[[Tensor], Tensor]:
         """Return the function from batches like ``x`` (1, ...) to scores (n, classes)."""
-        plan = self._plan(x)
+        plan = self._paths.find(x)
         if plan is not None:
             return plan.forward
         return self._alone if private else self._together
@@ -104,9 +104,3 @@ class Evaluator:
         scores = self._flat.graphs.of("scores", scores_of, batch[:1])
         room = self._flat.weights.new_full((len(batch), *scores.shape[1:]), torch.nan)
         return one_by_one(scores, batch, room)
-
-    def _plan(self, x: Tensor) -> Plan | None:
-        shape = tuple(x.shape[1:])
-        if shape not in self._plans:
-            self._plans[shape] = compiled(self._flat, shape) if x.is_floating_point() else None
-        return self._plans[shape]

@@ -157,10 +157,7 @@ class PrivateEdge(Edge):
             self.examples, batch, bound_of(mechanism), self.scratch, expected=share
         )
         rng = self.noise_over(task, self.scratch)
-        if self.passes is not None:
-            noisy, _ = self.passes.release(mechanism, self.scratch, 0.0, rng, place_of(task))
-        else:
-            noisy, _ = mechanism.release_counted(self.scratch, 0.0, rng)
+        noisy, _ = self.released(mechanism, self.scratch, 0.0, rng, place_of(task))
         return self.answered(task, noisy, 1.0 / share)
 
     def reach(self, task: Compute, said: object) -> plausible.Length | None:
