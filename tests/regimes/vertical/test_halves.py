@@ -408,6 +408,9 @@ def test_what_was_packed_goes_on_as_if_nothing_had_happened(again: bool) -> None
         if seed == 5:
             for mine, theirs in zip(one.all, other.all, strict=True):
                 theirs.unpack(copy.deepcopy(mine.pack()))
+                short = mine.pack() | {"ring": mine.pack()["ring"][:, 1:]}
+                with pytest.raises(ValueError, match="a window has shape"):
+                    copy.deepcopy(theirs).unpack(short)
             other.number = one.number
         one.event(*drawn(seed, 2), pattern[seed % 4])
         if seed >= 5:

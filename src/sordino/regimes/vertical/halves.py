@@ -592,7 +592,13 @@ class Window:
         }  # fmt: skip
 
     def unpack(self, kept: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Restore the state that :meth:`pack` returned."""
+        """Restore the state that :meth:`pack` returned.
+
+        Raises:
+            ValueError: for a window of another length, or of another module.
+        """
+        if kept["ring"].shape != (self._length, len(self._sum)):
+            raise ValueError(f"a window has shape {kept['ring'].shape}")
         self._ring = [self._parts(torch.from_numpy(row.copy())) for row in kept["ring"]]
         self._sum.copy_(torch.from_numpy(kept["sum"]))
         self._sums = self._ring[0] if self._length == 1 else self._sums
