@@ -124,7 +124,8 @@ def test_a_folder_is_no_federation(place: str, file: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("number", "said"), [(errno.ENOSPC, "kits: no space left"), (errno.EACCES, "kits: not allowed")]
+    ("number", "said"),
+    [(errno.ENOSPC, "kits: no space left"), (errno.EACCES, "kits: nothing can be written there")],
 )
 def test_a_full_or_closed_place_is_named(
     number: int, said: str, file: Path, monkeypatch: pytest.MonkeyPatch
