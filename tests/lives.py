@@ -12,6 +12,7 @@ import os
 import random
 import resource
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -49,8 +50,15 @@ FAULTS = (KILLED, TERMINATED, FULL, FROZE, DOUBLED)
 """SIGKILL; SIGTERM; no file may grow, as on a full disk; SIGSTOP for some seconds; a second process
 of the same folder. And where sites come through a relay: a line that is reset or goes silent.
 """
+RESTORED = "restore"
+"""A site is killed, and its folder copied; the next time it is killed, the copy is put back."""
 REFUSED = 2
-STATUS = {KILLED: {-signal.SIGKILL}, TERMINATED: {130, -signal.SIGTERM}, FULL: {1}}
+STATUS = {
+    KILLED: {-signal.SIGKILL},
+    RESTORED: {-signal.SIGKILL},
+    TERMINATED: {130, -signal.SIGTERM},
+    FULL: {1},
+}
 """How a process ends after a fault that ends it; by the signal itself where it has only begun."""
 
 
@@ -308,6 +316,7 @@ class Faults:
         kinds: of which each is drawn.
         steps: inputs that reach the server between two of them, at most.
         met: who met what when, in seconds; printed where something fails.
+        restored: sites whose folder was put back from a copy.
     """
 
     nursery: Nursery
@@ -321,6 +330,7 @@ class Faults:
     start_broker: Callable[[], subprocess.Popen[bytes]] | None = None
     relay: Relay | None = None
     met: list[tuple[str, str, float]] = field(default_factory=list)
+    restored: set[str] = field(default_factory=set)
     key: bytes = b""
     _argv: dict[str, list[str]] = field(default_factory=dict)
     _lives: dict[str, int] = field(default_factory=dict)
@@ -421,10 +431,14 @@ class Faults:
         parties = [SERVER] if SERVER not in ended else []
         sites = [name for name in self._lives if name not in (SERVER, *ended)]
         parties += ["site"] if sites else []
+        if kind == RESTORED and not sites:
+            kind = KILLED
         if kind == KILLED:
             parties += [BROKER] if self._broker is not None else []
-        who = dice.choice(parties)
+        who = "site" if kind == RESTORED else dice.choice(parties)
         who = dice.choice(sites) if who == "site" else who
+        if kind == RESTORED:  # one that has a copy: not each a copy of its own
+            who = next((name for name in sites if self._copy(name).exists()), who)
         if who == BROKER:
             assert self._broker is not None
             assert self.start_broker is not None
@@ -444,8 +458,10 @@ class Faults:
         pid = self._lives[who]
         if kind in STATUS:
             self._ends[who] |= STATUS[kind]
-        if kind == KILLED:
+        if kind in (KILLED, RESTORED):
             _signalled(pid, signal.SIGKILL)
+            if kind == RESTORED:
+                self._put_back(who, pid)
         elif kind == TERMINATED:
             _signalled(pid, signal.SIGTERM)
         elif kind == FULL:
@@ -458,6 +474,21 @@ class Faults:
             self._begin(who)
             self._lives[who], second = pid, self._lives[who]
             self._doubles[second] = who
+
+    def _copy(self, who: str) -> Path:
+        return self.folder / f"copy of {who}"
+
+    def _put_back(self, who: str, pid: int) -> None:
+        """Once a killed site has ended: copy its folder, or put the copy back."""
+        while self.nursery.ended(pid) is None:
+            time.sleep(0.005)
+        run, copy = self.laid.server.parent / who / "run", self._copy(who)
+        if copy.exists():
+            shutil.rmtree(run)
+            copy.rename(run)
+            self.restored.add(who)
+        elif run.exists():
+            shutil.copytree(run, copy)
 
     def _end(self) -> None:
         for pid in (*self._lives.values(), *self._doubles):
