@@ -72,14 +72,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 FROZEN = [0]
-"""How many modules there were when :func:`freeze` was called."""
+"""How many modules there were when all objects were last taken out of what is looked through."""
 
 
 def freeze() -> None:
     """What is imported by now stays: to look through it for garbage takes half a second each time,
     and parties that are killed have it done.
     """
-    gc.collect()
     gc.freeze()
     FROZEN[0] = len(sys.modules)
 
@@ -87,13 +86,16 @@ def freeze() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """What is collected stays, too."""
+    gc.collect()
     freeze()
     gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    """Tests import large libraries, such as a compiler."""
+    """Tests import large libraries, such as a compiler. Nothing is collected here: a file that an
+    earlier test has left open would be held against this one.
+    """
     if len(sys.modules) > FROZEN[0] + 100:
         freeze()
 
