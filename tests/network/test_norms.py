@@ -29,13 +29,13 @@ SEEN = [*(name for name in STUDIES if not name.startswith("shared")), "events"]
 """Studies whose answers the server sees; of one under masks nobody can say how long it is."""
 
 
-def tenfold(said: Any) -> Any:
-    """An answer with its vector ten times as long."""
+def longer(said: Any) -> Any:
+    """An answer with its vector a hundred times as long: beyond the bound, however short it was."""
     if isinstance(said, Embedding):
-        values = np.frombuffer(said.values, "<f4") * np.float32(10.0)
+        values = np.frombuffer(said.values, "<f4") * np.float32(100.0)
         return msgspec.structs.replace(said, values=packed(values, 32))
     name = next(each for each in ("weights", "delta", "gradient") if hasattr(said, each))
-    return msgspec.structs.replace(said, **{name: getattr(said, name) * np.float32(10.0)})
+    return msgspec.structs.replace(said, **{name: getattr(said, name) * np.float32(100.0)})
 
 
 def played(found: Federation) -> Any:
@@ -70,7 +70,7 @@ def test_honest_sites_are_not_flagged(name: str, federate: Makes) -> None:
 
 
 @pytest.mark.parametrize("name", SEEN)
-def test_a_site_that_multiplies_its_answers_by_ten_is_flagged_and_the_run_goes_on(
+def test_a_site_that_multiplies_its_answers_is_flagged_and_the_run_goes_on(
     name: str, federate: Makes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = SiteSession._answered
@@ -78,7 +78,7 @@ def test_a_site_that_multiplies_its_answers_by_ten_is_flagged_and_the_run_goes_o
     def answered(own: SiteSession, task: Any) -> Any:
         said = real(own, task)
         liar = own._site.index == 1 and type(said).__name__ != "Passive"
-        return tenfold(said) if liar else said
+        return longer(said) if liar else said
 
     monkeypatch.setattr(SiteSession, "_answered", answered)
     found = federate(name, CHANGES.get(name, []))
