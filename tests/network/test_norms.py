@@ -30,12 +30,12 @@ SEEN = [*(name for name in STUDIES if not name.startswith("shared")), "events"]
 
 
 def longer(said: Any) -> Any:
-    """An answer with its vector a hundred times as long: beyond the bound, however short it was."""
+    """An answer with its vector 30 times as long: beyond the bound, however short it was."""
     if isinstance(said, Embedding):
-        values = np.frombuffer(said.values, "<f4") * np.float32(100.0)
+        values = np.frombuffer(said.values, "<f4") * np.float32(30.0)
         return msgspec.structs.replace(said, values=packed(values, 32))
     name = next(each for each in ("weights", "delta", "gradient") if hasattr(said, each))
-    return msgspec.structs.replace(said, **{name: getattr(said, name) * np.float32(100.0)})
+    return msgspec.structs.replace(said, **{name: getattr(said, name) * np.float32(30.0)})
 
 
 def played(found: Federation) -> Any:
