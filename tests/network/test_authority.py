@@ -64,6 +64,11 @@ def test_another_study_of_an_authority_needs_no_new_keys(tmp_path: Path) -> None
     kit.provision(third, tmp_path / "kits-3", NOW, tmp_path / "kits" / "authority")
     found = {each.parent.name for each in (tmp_path / "kits-3").glob("*/*.key")}
     assert found == {"server", "west"}
+    kept = tmp_path / "kits" / "authority" / "certificates"
+    shutil.copy(kept / "south.pem", kept / "north.pem")  # as somebody may have sent it
+    fourth = agreement(tmp_path, "fourth", "north", "south")
+    with pytest.raises(StudyError, match="has not made this certificate for north"):
+        kit.provision(fourth, tmp_path / "kits-4", NOW, tmp_path / "kits" / "authority")
 
 
 def test_an_authority_has_one_server_over_brokers(tmp_path: Path) -> None:

@@ -165,7 +165,8 @@ def test_strangers_are_refused_named_and_counted(opened: Open, tmp_path: Path) -
 
 def test_a_site_refuses_a_server_whose_certificate_is_on_the_list_in_its_kit(opened: Open) -> None:
     """A stolen kit of the server, revoked, is the server's no more; each connection reads the list
-    anew, and a kit of before, without one, is used as it is.
+    anew, and a kit of before, without one, is used as it is. A list that came by an open way makes
+    nobody else the server.
     """
     (site, _), authority = opened.laid.sites[0], opened.laid.server.parent / "authority"
     agreement = Agreed(site).agreement.model_copy(update={"server": opened.address})
@@ -185,9 +186,12 @@ def test_a_site_refuses_a_server_whose_certificate_is_on_the_list_in_its_kit(ope
     opened.__post_init__()
     agreement = agreement.model_copy(update={"server": opened.address})
     transport.of("websocket").site(agreement, 0, site)(LIMIT).close()
-    (site / certificates.REVOKED).write_bytes(found[:200])
-    with pytest.raises(StudyError, match="cannot be used"):
-        transport.of("websocket").site(agreement, 0, site)
+    mallory = certificates.authority("mallory", now)
+    trusting = found + mallory.pem()[0] + certificates.revoked(mallory, (), now)
+    for content in (found[:200], found * 2, trusting, certificates.revoked(mallory, (), now)):
+        (site / certificates.REVOKED).write_bytes(content)
+        with pytest.raises(StudyError, match="list of revoked certificates"):
+            transport.of("websocket").site(agreement, 0, site)
 
 
 def test_a_site_whose_certificate_is_revoked_is_cut_off_when_it_speaks(opened: Open) -> None:

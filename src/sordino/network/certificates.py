@@ -162,6 +162,16 @@ def _read(folder: Path, name: str, load: Callable[[bytes], T], what: str, remedy
         raise StudyError(f"{folder / name}: no {what} ({error})") from error
 
 
+def _list(content: bytes) -> x509.CertificateRevocationList:
+    """The list in PEM, and nothing beside it: OpenSSL would trust a certificate that stands there,
+    or take an older list.
+    """
+    found = x509.load_pem_x509_crl(content)
+    if content.split() != found.public_bytes(serialization.Encoding.PEM).split():
+        raise ValueError("something else stands beside the list")
+    return found
+
+
 def read_revoked(folder: Path, name: str, trusted: x509.Certificate) -> frozenset[int]:
     """Serial numbers in a list of revoked certificates.
 
@@ -169,7 +179,7 @@ def read_revoked(folder: Path, name: str, trusted: x509.Certificate) -> frozense
         StudyError: if it cannot be read, or the authority has not signed it.
     """
     remedy = ". Copy it from the authority's folder"
-    found = _read(folder, name, x509.load_pem_x509_crl, "list of revoked certificates", remedy)
+    found = _read(folder, name, _list, "list of revoked certificates", remedy)
     signer = trusted.public_key()
     if not isinstance(signer, ec.EllipticCurvePublicKey) or not found.is_signature_valid(signer):
         raise StudyError(
@@ -295,13 +305,15 @@ def context(folder: Path, kind: Kind, *, connects: bool | None = None) -> ssl.SS
     that is on the list of revoked ones in its kit then. Kits of before have no list.
     """
     connects = kind == "site" if connects is None else connects
+    if listed := connects and there(folder, REVOKED):  # it came by any way: the authority signed it
+        read_revoked(folder, REVOKED, read_certificate(folder, "authority.pem"))
     side = ssl.PROTOCOL_TLS_CLIENT if connects else ssl.PROTOCOL_TLS_SERVER
     found = ssl.SSLContext(side)
     found.minimum_version = ssl.TLSVersion.TLSv1_3
     found.verify_mode = ssl.CERT_REQUIRED
     try:
         found.load_verify_locations(folder / "authority.pem")
-        if connects and there(folder, REVOKED):
+        if listed:
             found.load_verify_locations(folder / REVOKED)
             found.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
         found.load_cert_chain(folder / f"{kind}.pem", folder / f"{kind}.key")

@@ -281,10 +281,10 @@ def _kept(agreement: Agreement, name: str) -> str:
 
 
 def _certificate(authority: Path | None, name: str) -> x509.Certificate:
-    """The certificate that an authority has given somebody last.
+    """The certificate that an authority has given a site last.
 
     Raises:
-        StudyError: if its folder holds none.
+        StudyError: if its folder holds none, or one that the authority has not made for this name.
     """
     assert authority is not None
     folder = authority / ISSUED
@@ -293,7 +293,14 @@ def _certificate(authority: Path | None, name: str) -> x509.Certificate:
             f"{folder / name}.pem: the certificate of {name} is missing, and a sum of secrets "
             f"needs its public key. Copy site.pem of the kit of {name} there; it is no secret"
         )
-    return certificates.read_certificate(folder, f"{name}.pem")
+    found = certificates.read_certificate(folder, f"{name}.pem")
+    trusted = certificates.read_certificate(authority, "authority.pem")
+    if not certificates.issued_by(found, trusted) or certificates.common_name(found) != name:
+        raise StudyError(
+            f"{folder / name}.pem: this authority has not made this certificate for {name}. Copy "
+            f"site.pem of the kit of {name} there"
+        )
+    return found
 
 
 def _pair(authority: Path) -> Pair:
