@@ -132,3 +132,36 @@ def test_a_layer_that_stands_twice_in_a_sequence_is_used_twice() -> None:
     with torch.no_grad():
         wanted = torch.nn.functional.cross_entropy(module(x), y)
     assert loss == pytest.approx(float(wanted), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", [own_kinds.KeepsByShape, own_kinds.CountsShapes])
+def test_no_client_moves_another_by_the_shapes_that_it_brings(kind: type[nn.Module]) -> None:
+    """Whole clients: who had come before, with other weights, decided what others made of theirs
+    (a factor of 13, and one of 2).
+    """
+    found = []
+    for earlier in ((), (4, 5)):
+        torch.manual_seed(0)
+        flat = Flat(kind())
+        flat.graphs.digest(torch.zeros(1, *SHAPE))  # as a run does before its first round
+        mean, out, first = (
+            MeanGradient(flat, cross_entropy),
+            flat.weights.clone(),
+            flat.weights.clone(),
+        )
+        for count in earlier:
+            flat.load(10.0 * first)
+            mean(*batch(count), out)
+        flat.load(first)
+        mean(*batch(5), out)
+        found.append(out.clone())
+    assert torch.equal(*found)
+
+
+def test_a_factory_that_returns_its_module_again_is_refused() -> None:
+    """The next run in a process, or the next candidate of a choice that pays for independent ones,
+    went on from the weights that the last one had left, one client's own ones among them.
+    """
+    models.build("own_kinds:once", SHAPE, CLASSES, np.random.default_rng(0))
+    with pytest.raises(StudyError, match="returned weights that it had returned before"):
+        models.build("own_kinds:once", SHAPE, CLASSES, np.random.default_rng(0))

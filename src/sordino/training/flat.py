@@ -128,6 +128,10 @@ class Flat:
             sum(slot.size for slot in self.layout), dtype=dtype, device=device
         )
         self._by_parameter: dict[int, Slot] = {}
+        # once: a module's own code could answer otherwise, and see weights of one client
+        named = [*module.named_parameters(), *module.named_buffers()]
+        self._tensors = {name: each.detach() for name, each in named}
+        self._tensors |= {slot.name: slot.logical(self.weights) for slot in self.layout}
         self.graphs = Graphs(module, self.tensors)
         for slot, (_, parameter) in zip(self.layout, trainable, strict=True):
             view = slot.logical(self.weights)
@@ -151,10 +155,8 @@ class Flat:
         return self
 
     def tensors(self) -> dict[str, Tensor]:
-        """Parameters and buffers by name, as of now: views of the vector where they are trained."""
-        named = [*self.module.named_parameters(), *self.module.named_buffers()]
-        found = {name: each.detach() for name, each in named}
-        return found | {slot.name: slot.logical(self.weights) for slot in self.layout}
+        """Parameters and buffers by name: views of the vector where they are trained."""
+        return self._tensors
 
     def slot(self, parameter: Tensor) -> Slot | None:
         """Return the place of a parameter; None if it is frozen or not of this module."""

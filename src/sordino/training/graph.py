@@ -21,6 +21,10 @@ numbers that it counted or drew itself, and what the graph does otherwise, the g
 the module gives on made-up inputs, with its weights as they are and with made-up ones: weights of
 zero would hide what lies behind them.
 
+A shape may come late: that of a client that is drawn in round 9. What a module keeps may not tell
+of it, nor of the weights by then. So each graph is recorded of a copy of the module that was never
+called, with the weights that it had at the first graph.
+
 How tensors lie in memory is no part of a graph, and some kernels of torch take it for granted. So
 a graph is given tensors that lie row by row, and kernels of normalisation are, too.
 
@@ -40,6 +44,7 @@ and released (:class:`~sordino.training.flat.Flat`) is out of the module's reach
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import hashlib
 import operator
@@ -170,6 +175,7 @@ class Graphs:
         self._module, self._tensors = module, tensors
         self._drawn = {name for name, each in module.named_parameters() if each.requires_grad}
         self._found: dict[tuple[object, ...], Graph] = {}
+        self._first: Named = {}
 
     def of(self, what: object, function: Function, *like: Tensor) -> Graph:
         """The graph of a function, known as ``what``, for inputs that are ``like`` these in shape,
@@ -209,12 +215,13 @@ class Graphs:
 
                 def module(own: Named, *inputs: Tensor) -> Any:
                     placed = {name: own[first] for name, first in places.items()}
-                    stack.enter_context(_reparametrize_module(self._module, placed))
-                    return self._module(*inputs)
+                    stack.enter_context(_reparametrize_module(fresh, placed))
+                    return fresh(*inputs)
 
                 return function(module, tensors, *given)
 
-        places = places_of(self._module)
+        fresh = _as_at_first(self._module)
+        places = places_of(fresh)
 
         def tried(tensors: Named, made_up: Sequence[Tensor]) -> Any:
             with _plainly(), filled_memory():
@@ -258,7 +265,9 @@ class Graphs:
         return graph
 
     def _copies(self) -> Named:
-        return _clones(self._tensors())
+        """As of the first graph."""
+        self._first = self._first or _clones(self._tensors())
+        return self._first
 
     def _made_up(self) -> Named:
         """Random weights, of shapes alone; buffers and whole numbers as they are."""
@@ -413,6 +422,20 @@ def _plainly() -> Iterator[None]:
         torch._C._set_mkldnn_enabled(False)
         torch._C._set_cudnn_enabled(False)
         yield
+
+
+def _as_at_first(module: nn.Module) -> nn.Module:
+    """A copy that shares tensors; the module itself where it cannot be copied."""
+    held = [tensor for each in module.modules() for tensor in _held(each) if tensor is not None]
+    try:
+        return copy.deepcopy(module, {id(tensor): tensor for tensor in held})
+    except Exception:  # a user's module may raise anything
+        return module
+
+
+def _held(module: nn.Module) -> list[Tensor | None]:
+    own = [each for each in vars(module).values() if isinstance(each, Tensor)]
+    return [*module._parameters.values(), *module._buffers.values(), *own]
 
 
 def _clones(tensors: Named) -> Named:
