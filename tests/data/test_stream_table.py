@@ -393,6 +393,17 @@ def test_memory_does_not_grow_with_the_file(
     assert peaks[1] < 1.2 * peaks[0]
 
 
+def test_long_rows_are_read_a_few_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "long.csv.gz"  # of 100 MB, where it is not compressed
+    number = "0." + "0" * 100_000
+    path.write_bytes(gzip.compress(("a,label\n" + f"{number},0\n" * 1000).encode(), 1))
+    tracemalloc.start()
+    assert len(TableStream(path, classes=("0", "1")).read(0, 9)) == 9
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * text_module.MOST_LINE
+
+
 @settings(max_examples=40)
 @given(
     st.lists(

@@ -332,7 +332,7 @@ class Parquet(TableStream):
 
 STRETCH = 1 << 18  # bytes
 MOST_LINE = 1 << 24  # characters of a row
-TEXT_ROWS, MOST_CELLS = 1000, 1 << 21  # that are read at once
+TEXT_ROWS, MOST_CELLS = 1000, 1 << 21  # that are read at once, where rows are short
 
 _TRUTH = {"true": 1.0, "false": 0.0}
 
@@ -356,8 +356,12 @@ class Text(TableStream):
         return sum(1 for _ in islice(self._left(), rows))
 
     def _next(self) -> Piece:
-        width = len(self._columns)
-        rows = list(islice(self._left(), max(1, min(TEXT_ROWS, MOST_CELLS // width))))
+        width, rows, held = len(self._columns), list[list[str]](), 0
+        for row in islice(self._left(), max(1, min(TEXT_ROWS, MOST_CELLS // width))):
+            rows.append(row)
+            held += sum(map(len, row))
+            if held > MOST_LINE:
+                break
         for at, row in enumerate(rows):
             if len(row) != width:
                 expected = f"{width} ({self._columns[0]}, ..., {self._columns[-1]})"
