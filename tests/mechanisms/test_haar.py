@@ -157,6 +157,19 @@ def test_compiled_loops_keep_to_their_buffers(blocks: list[int]) -> None:
         assert np.isfinite(whole[1:3]).all()  # a number read from beyond a row would be NaN
 
 
+@pytest.mark.parametrize("sizes", [(0, 5), (5, 0), (0, 640, 10)])
+def test_an_empty_parameter_changes_no_noise(sizes: tuple[int, ...]) -> None:
+    def released(basis: Basis) -> Tensor:
+        weights = (1.0,) * basis.groups
+        mechanism = HaarGaussian.weighted(
+            clip=1.0, noise_multiplier=2.0, basis=basis, weights=weights
+        )
+        return mechanism.release_counted(normal(basis.dimension), 0.0, Seeded(3).at("x"))[0]
+
+    there = Basis(tuple(filter(None, sizes)))
+    assert torch.equal(released(Basis.of(sizes)), released(there))
+
+
 @given(blocks=sizes, seed=seeds)
 def test_energies_and_weighted_norms_equal_those_of_the_coefficients(
     blocks: list[int], seed: int

@@ -133,6 +133,11 @@ def test_what_cannot_be_private_is_refused_by_name(module: nn.Module, message: s
         check_private(module, (4,))
 
 
+def test_a_model_with_nothing_to_learn_is_refused() -> None:
+    with pytest.raises(StudyError, match="no trainable parameters"):
+        Flat(nn.PReLU(0))
+
+
 def test_losses_equal_torch_and_their_definitions() -> None:
     scores = torch.randn(50, 6, dtype=torch.float64, requires_grad=True)
     labels = torch.randint(0, 6, (50,))

@@ -104,7 +104,7 @@ class Flat:
 
     def __init__(self, module: nn.Module) -> None:
         trainable = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        if not trainable:
+        if not any(p.numel() for _, p in trainable):
             raise StudyError(
                 "model: it has no trainable parameters, so there is nothing to learn; use a "
                 "module with requires_grad"

@@ -77,15 +77,15 @@ class Basis:
     """Orthonormal Haar coefficients of consecutive blocks of a vector (d,).
 
     Attributes:
-        blocks: sizes, such as those of a model's parameters, in the vector's order.
+        blocks: sizes above zero, such as those of a model's parameters, in the vector's order.
     """
 
     blocks: tuple[int, ...]
 
     @classmethod
     def of(cls, sizes: Iterable[int]) -> Basis:
-        """A block for each size."""
-        return cls(tuple(sizes))
+        """A block for each size, none for an empty one: compiled loops take first numbers."""
+        return cls(tuple(size for size in sizes if size))
 
     @classmethod
     def flat(cls, dimension: int) -> Basis:
