@@ -22,8 +22,8 @@ the module gives on made-up inputs, with its weights as they are and with made-u
 zero would hide what lies behind them.
 
 A shape may come late: that of a client that is drawn in round 9. What a module keeps may not tell
-of it, nor of the weights by then. So each graph is recorded of a copy of the module that was never
-called, with the weights that it had at the first graph.
+of it, nor of the weights by then. So each graph is recorded with the weights of the first one, and
+the module must still give what its first graph gives.
 
 How tensors lie in memory is no part of a graph, and some kernels of torch take it for granted. So
 a graph is given tensors that lie row by row, and kernels of normalisation are, too.
@@ -44,13 +44,13 @@ and released (:class:`~sordino.training.flat.Flat`) is out of the module's reach
 
 from __future__ import annotations
 
-import copy
 import ctypes
 import hashlib
 import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -133,7 +133,7 @@ _unsafe_masked_index _unsafe_masked_index_put_accumulate _upsample_bicubic2d_aa
 _upsample_bicubic2d_aa_backward _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward
 _upsample_nearest_exact1d _upsample_nearest_exact1d_backward _upsample_nearest_exact2d
 _upsample_nearest_exact2d_backward _upsample_nearest_exact3d _upsample_nearest_exact3d_backward
-_weight_norm_interface _weight_norm_interface_backward
+_weight_norm_interface _weight_norm_interface_backward __lshift__ __rshift__
 """
 _INSIDE = _APART | frozenset(_ONE_BY_ONE.split())
 """Operations whose public functions read and write within their tensors, whatever numbers these
@@ -176,6 +176,7 @@ class Graphs:
         self._drawn = {name for name, each in module.named_parameters() if each.requires_grad}
         self._found: dict[tuple[object, ...], Graph] = {}
         self._first: Named = {}
+        self._still: Callable[[], bool] = lambda: True
 
     def of(self, what: object, function: Function, *like: Tensor) -> Graph:
         """The graph of a function, known as ``what``, for inputs that are ``like`` these in shape,
@@ -215,17 +216,19 @@ class Graphs:
 
                 def module(own: Named, *inputs: Tensor) -> Any:
                     placed = {name: own[first] for name, first in places.items()}
-                    stack.enter_context(_reparametrize_module(fresh, placed))
-                    return fresh(*inputs)
+                    stack.enter_context(_reparametrize_module(self._module, placed))
+                    return self._module(*inputs)
 
                 return function(module, tensors, *given)
 
-        fresh = _as_at_first(self._module)
-        places = places_of(fresh)
+        places = places_of(self._module)
 
         def tried(tensors: Named, made_up: Sequence[Tensor]) -> Any:
             with _plainly(), filled_memory():
                 return called(_clones(tensors), *(each.clone() for each in made_up))
+
+        def agrees(some: list[tuple[Named, list[Tensor]]]) -> bool:
+            return all(_alike(tried(own, given), graph.run(own, *given)) for own, given in some)
 
         cases, failed = [], None
         for case in product((self._copies(), self._made_up()), _made_up(like)):
@@ -245,7 +248,7 @@ class Graphs:
             with _plainly():
                 graph = Graph(_traced(called, self._copies(), *like), self._tensors)
             # one case after another: the gradients of a large model are as large as the model
-            same = all(_alike(tried(own, given), graph.run(own, *given)) for own, given in cases)
+            same = agrees(cases) and self._still()
         except StudyError:
             raise
         except Exception as error:  # torch, or a user's module, may raise anything
@@ -260,6 +263,8 @@ class Graphs:
                 "model: its recorded graph gives something else on made-up examples, so it keeps a "
                 "state or draws random numbers; let it depend on its input alone"
             )
+        if not self._found:
+            self._still = partial(agrees, cases[:1])
         # which way examples go follows from shapes, whatever the weights are by now
         graph.apart = graph.apart and _maps(graph, self._made_up(), _made_up(like))
         return graph
@@ -422,20 +427,6 @@ def _plainly() -> Iterator[None]:
         torch._C._set_mkldnn_enabled(False)
         torch._C._set_cudnn_enabled(False)
         yield
-
-
-def _as_at_first(module: nn.Module) -> nn.Module:
-    """A copy that shares tensors; the module itself where it cannot be copied."""
-    held = [tensor for each in module.modules() for tensor in _held(each) if tensor is not None]
-    try:
-        return copy.deepcopy(module, {id(tensor): tensor for tensor in held})
-    except Exception:  # a user's module may raise anything
-        return module
-
-
-def _held(module: nn.Module) -> list[Tensor | None]:
-    own = [each for each in vars(module).values() if isinstance(each, Tensor)]
-    return [*module._parameters.values(), *module._buffers.values(), *own]
 
 
 def _clones(tensors: Named) -> Named:

@@ -251,7 +251,8 @@ def check_initialised(module: nn.Module, place: str) -> None:
 
 def _try_out(module: nn.Module, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
-    like = next(module.parameters())
+    numbers = (each for each in module.parameters() if each.is_floating_point())
+    like = next(numbers, torch.zeros(()))  # quantised weights, which are frozen, may come first
     batch = torch.from_numpy(rng.standard_normal((3, *shape))).to(like)
     other = batch.clone()
     other[1] = torch.from_numpy(rng.standard_normal(shape)).to(like)
