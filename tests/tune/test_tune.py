@@ -116,6 +116,18 @@ def test_what_cannot_be_tuned_gets_one_message_and_leaves_nothing(
     assert [each.name for each in tmp_path.iterdir()] == ["study.toml"]
 
 
+def test_candidates_that_measure_private_rows_more_often_have_no_one_price(tmp_path: Path) -> None:
+    path, vary = (
+        written(tmp_path, 'file = "x.csv"\ntest = "private share"'),
+        ["budget.rounds=40,25"],
+    )
+    steps = ["method={name='ali-dpfl'}", "budget.steps=40", "execution.evaluate_every=1"]
+    with pytest.raises(StudyError, match="number of steps or of measurements on private rows"):
+        price(candidates(path, steps, vary), vary, "geometric", 3.0)
+    steps[-1] = "execution.evaluate_every=100"
+    assert price(candidates(path, steps, vary), vary, "geometric", 3.0).tested is not None
+
+
 @pytest.mark.usefixtures("forked")
 def test_on_public_data_no_private_row_is_read(tmp_path: Path) -> None:
     written(tmp_path, 'file = "there-is-no-such-file.csv"\ntest = "none"')

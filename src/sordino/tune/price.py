@@ -91,14 +91,15 @@ def price(
     studies = tuple(
         full for each in asked if isinstance(full := calibrated(each), SynchronousStudy)
     )
-    histories = {_histories(study) for study in studies}
-    if len(histories) > 1:
+    prices = {(_histories(study), _tested(study, trials)) for study in studies}
+    if len(prices) > 1:
         raise StudyError(
-            "the candidates cost different amounts (noise, sampling rate or number of steps differ)"
-            ", and a private choice is priced for equal ones: vary only keys that leave the price "
-            "as it is, such as privacy.clip, method.learning_rate and model.name"
+            "the candidates cost different amounts (noise, sampling rate, or number of steps or of "
+            "measurements on private rows differ), and a private choice is priced for equal ones: "
+            "vary only keys that leave the price as it is, such as privacy.clip, "
+            "method.learning_rate and model.name"
         )
-    (each,), base = histories, accountant(first.privacy.accountant)
+    ((each, tested),), base = prices, accountant(first.privacy.accountant)
     parts = [[Repeated(event, count) for event, count in history] for history in each]
     events = tuple(
         Selected(own[0] if len(own) == 1 else Composed(tuple(own)), trials) for own in parts
@@ -113,7 +114,7 @@ def price(
         trials=trials,
         event=events[0],
         own=events if studies[0].privacy.epsilons is not None else (),
-        tested=_tested(studies[0], trials),
+        tested=tested,
         epsilon=max(base.epsilon([(of_rows(event, rows), 1)], delta) for event in set(events)),
         delta=delta,
         accountant=first.privacy.accountant,
