@@ -8,6 +8,8 @@ import os
 import re
 import shutil
 import signal
+import socket
+import ssl
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -208,13 +210,38 @@ def test_a_site_reaches_its_own_study_alone(tmp_path: Path) -> None:
         pass
 
 
+def test_a_host_that_is_no_text_is_told_and_nothing_is_printed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rounds = laid(tmp_path, "rounds", "synchronous")
+    context, sent = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.MemoryBIO()
+    stranger = context.wrap_bio(ssl.MemoryBIO(), sent, server_hostname="somewhere.else")
+    with pytest.raises(ssl.SSLWantReadError):
+        stranger.do_handshake()
+    hello = sent.read().replace(b"somewhere", "sömewher".encode())
+    with closing(Behind(rounds)) as port:
+        place = ("127.0.0.1", int(port.place.partition(":")[2]))
+        with socket.create_connection(place) as line:
+            line.sendall(hello)
+            while line.recv(1000):
+                pass
+        told = [why for _, _, why in port.refused]
+        port.line(rounds, "127.0.0.1").close()
+    assert told == ["TLS: callback failed"]
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_new_certificate_of_the_server_needs_no_restart(tmp_path: Path) -> None:
     rounds = laid(tmp_path, "rounds", "synchronous")
+    foreign = laid(tmp_path, "foreign", "synchronous")
     authority = rounds.server.parent / "authority"
     with closing(Behind(rounds)) as port:
         port.line(rounds, "127.0.0.1").close()
         (rounds.server / "server.pem").write_text("half")  # as while it is copied
         port.line(rounds, "127.0.0.1").close()
+        for wrong in (foreign.server / "server.pem", rounds.sites[0][0] / "site.pem"):
+            shutil.copy(wrong, rounds.server / "server.pem")
+            port.line(rounds, "127.0.0.1").close()
         kit.renew(authority, "server", rounds.server, NOW)
         revoked = kit.revoke(authority, "server", NOW)  # all before
         kit.renew(authority, "server", rounds.server, NOW)

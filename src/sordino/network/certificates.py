@@ -258,7 +258,10 @@ def of_site(certificate: x509.Certificate) -> bool:
 
 def listens_at(certificate: x509.Certificate, host: str) -> bool:
     """Return whether the certificate of who listens is for this host."""
-    named = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    try:
+        named = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return False
     return _host(host) in named
 
 

@@ -39,6 +39,7 @@ import logging
 import re
 import resource
 import ssl
+import sys
 import threading
 import urllib.request
 import weakref
@@ -390,6 +391,7 @@ class Port:
     async def _listen(self) -> Server:
         context = self._identities[0].context()
         context.sni_callback = self._identify
+        self._unraisable, sys.unraisablehook = sys.unraisablehook, self._quiet
         _guard_handshakes(context, lambda why: self._refused("", why), _descriptors() // 2)
         return await serve(
             lambda connection: connection.hub.hear(connection),  # type: ignore[attr-defined]
@@ -413,6 +415,14 @@ class Port:
     async def _end(self) -> None:
         self._server.close()
         await self._server.wait_closed()
+        sys.unraisablehook = self._unraisable
+
+    def _quiet(self, found: sys.UnraisableHookArgs) -> None:
+        """Print nothing of a host that is no ASCII, which any stranger may ask for: the handshake
+        fails, and that is told. Python's TLS prints seven lines for each.
+        """
+        if not isinstance(found.exc_value, UnicodeDecodeError):
+            self._unraisable(found)
 
     def _limit(self) -> int:
         return max((hub.limit for hub in self._hubs.values()), default=0)
@@ -458,9 +468,12 @@ class Identity:
     def _read(self) -> None:
         stamp = (self._kit / "server.pem").stat().st_mtime_ns
         if stamp != self._stamp:
+            trusted = certificates.read_certificate(self._kit, "authority.pem")
+            found = certificates.read_certificate(self._kit, "server.pem")
+            if not certificates.issued_by(found, trusted):
+                raise StudyError(f"{self._kit / 'server.pem'}: authority.pem has not issued it")
             self._context = certificates.context(self._kit, "server")
-            self._certificate = certificates.read_certificate(self._kit, "server.pem")
-            self._stamp = stamp
+            self._certificate, self._stamp = found, stamp
 
     def context(self) -> ssl.SSLContext:
         """Mutual TLS with the certificate that is there now; while it is copied, with the last."""
