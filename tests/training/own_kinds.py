@@ -559,6 +559,10 @@ def once(shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(nn.Linear(6, CLASSES))
 
 
+def frozen(shape: Shape, classes: int) -> nn.Module:
+    return nn.Sequential(once(shape, classes).requires_grad_(False), nn.Linear(CLASSES, CLASSES))
+
+
 def __getattr__(name: str) -> Callable[[Shape, int], nn.Module]:
     kind = name.removeprefix("make_")
     if kind == name:

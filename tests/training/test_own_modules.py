@@ -167,5 +167,6 @@ def test_a_factory_that_returns_its_module_again_is_refused() -> None:
     went on from the weights that the last one had left, one client's own ones among them.
     """
     models.build("own_kinds:once", SHAPE, CLASSES, np.random.default_rng(0))
-    with pytest.raises(StudyError, match="returned weights that it had returned before"):
-        models.build("own_kinds:once", SHAPE, CLASSES, np.random.default_rng(0))
+    for again in ("once", "frozen"):
+        with pytest.raises(StudyError, match="returned weights that it had returned before"):
+            models.build(f"own_kinds:{again}", SHAPE, CLASSES, np.random.default_rng(0))

@@ -93,19 +93,18 @@ def seeded_module(
         raise StudyError(
             f"{place}: the factory returned {type(module).__name__}, not a torch.nn.Module"
         )
-    trained = [each for each in module.parameters() if each.requires_grad]
-    if any(_GIVEN.get(id(each)) is each for each in trained):
+    if any(_GIVEN.get(id(each)) is each for each in [*module.parameters(), *module.buffers()]):
         raise StudyError(
             f"{place}: the factory returned weights that it had returned before in this process. "
             "They hold what was trained since, and would carry it on; make new ones in each call, "
             "as with copy.deepcopy of a module that is loaded once"
         )
-    _GIVEN.update((id(each), each) for each in trained)
+    _GIVEN.update((id(each), each) for each in module.parameters() if each.requires_grad)
     return module
 
 
 _GIVEN: weakref.WeakValueDictionary[int, nn.Parameter] = weakref.WeakValueDictionary()
-"""Weights of all modules that were made, as long as there are any."""
+"""Weights of all modules that were made to be trained, as long as there are any."""
 
 
 def digest_of(module: nn.Module) -> str:
