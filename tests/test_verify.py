@@ -139,6 +139,16 @@ def test_what_is_as_it_was_passes(made: Made) -> None:
     assert "no link of the chain" in verify(made.ended, digest="0" * 64).problems[0]
 
 
+def test_an_earlier_link_is_not_where_the_run_was_sealed(made: Made) -> None:
+    path, first = made.ended / "run.json", made.ended / "ledger.sqlite"
+    with Ledger.open(first, readonly=True) as ledger:
+        seq, digest = next((each.seq, each.digest) for each in ledger.entries())
+    about = json.loads(path.read_text())
+    about["ledger"].update(seq=seq, digest=digest)
+    path.write_text(json.dumps(about))
+    assert any("no link of the chain" in each for each in verify(made.ended).problems)
+
+
 FORGED: list[tuple[str, Callable[[dict[str, Any]], object]]] = [
     ("result.epsilon is 0.1; the ledger gives", lambda about: about["result"].update(epsilon=0.1)),
     (

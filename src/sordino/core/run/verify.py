@@ -370,7 +370,7 @@ class _Verification:
         self.result(folder, about, {} if plain else clients, {} if plain else tested)
         digests = {name: self.file(place, name) for name in place.to_digest(seal.facts)}
         self.differ(place.changed_since_seal(seal.facts, about, digests), self.verdict.epsilon)
-        self.head(folder, about.get("ledger"), ledger, "run" if local else "data")
+        self.head(folder, about.get("ledger"), ledger, "run" if local else "data", seal.seq)
         if not self.problems:
             self.order(folder)
         if there(folder, PAGE):
@@ -446,15 +446,17 @@ class _Verification:
             if not _close(stated.get("test_epsilon"), epsilon)
         ]
 
-    def head(self, folder: Path, head: object, ledger: Ledger, scope: str) -> None:
+    def head(self, folder: Path, head: object, ledger: Ledger, scope: str, sealed: int) -> None:
         """The place at which a run was sealed, against the chain."""
         stated = mapping(head)
-        seq, digest = stated.get("seq"), stated.get("digest")
-        if not (isinstance(seq, int) and isinstance(digest, str) and ledger.stands((seq, digest))):
-            self.problems.append(
-                f"{folder / ABOUT}: ledger.seq or ledger.digest is no link of the chain: entries "
-                "were cut off, or it was changed"
-            )
+        match stated.get("seq"), stated.get("digest"):
+            case int(seq), str(digest) if seq >= sealed and ledger.stands((seq, digest)):
+                pass
+            case _:
+                self.problems.append(
+                    f"{folder / ABOUT}: ledger.seq or ledger.digest is no link of the chain from "
+                    "the seal on: entries were cut off, or it was changed"
+                )
         if isinstance(head, dict) and head.get("scope") != scope:
             self.problems.append(
                 f"{folder / ABOUT}: ledger.scope is {head.get('scope')!r}, and the run began with "
