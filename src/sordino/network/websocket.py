@@ -468,12 +468,10 @@ class Identity:
     def _read(self) -> None:
         stamp = (self._kit / "server.pem").stat().st_mtime_ns
         if stamp != self._stamp:
-            trusted = certificates.read_certificate(self._kit, "authority.pem")
-            found = certificates.read_certificate(self._kit, "server.pem")
-            if not certificates.issued_by(found, trusted):
-                raise StudyError(f"{self._kit / 'server.pem'}: authority.pem has not issued it")
+            certificates.refuse_other_authority(self._kit, "server.pem")
             self._context = certificates.context(self._kit, "server")
-            self._certificate, self._stamp = found, stamp
+            self._certificate = certificates.read_certificate(self._kit, "server.pem")
+            self._stamp = stamp
 
     def context(self) -> ssl.SSLContext:
         """Mutual TLS with the certificate that is there now; while it is copied, with the last."""

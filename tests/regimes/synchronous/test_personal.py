@@ -176,12 +176,12 @@ def test_adaptive_tau_counts_the_noise_of_every_client(tmp_path: Path) -> None:
         ({"epsilons": "", "privacy": "noise_multipliers = [1.0, 1.0, 1.0, 1.0]"}, "go with"),
         (
             {"method": "dp-fedavg", "unit": "client", "more": "tau = 1\nbatch = 10"},
-            "one noise on the sum protects all clients alike",
+            "unit is 'client'",
         ),
         ({"method": "ali-dpfl", "more": 'form = "paper"'}, "literal form"),
         ({"method": "dynamic-dp-sgd", "more": "tau = 1"}, "one noise for all clients"),
-        ({"privacy": 'mechanism = { kind = "haar" }'}, "mechanism 'gaussian'"),
-        ({"privacy": 'noise = "shared"'}, "noise that is shared protects all of them alike"),
+        ({"privacy": 'mechanism = { kind = "haar" }'}, "mechanism 'haar'"),
+        ({"privacy": 'noise = "shared"'}, "noise 'shared'"),
     ],
 )
 def test_where_noise_is_not_a_clients_own_it_is_refused(

@@ -51,6 +51,13 @@ class _Client(paho.Client):
                 return MQTTErrorCode.MQTT_ERR_SUCCESS
             return self._send_puback(int.from_bytes(packet[end : end + 2], "big"))
 
+    def loop_stop(self) -> MQTTErrorCode:
+        """Close what wakes the loop, too: the library leaves these sockets to who collects it."""
+        found = super().loop_stop()
+        if threading.current_thread() is not self._thread:
+            self._reset_sockets(sockpair_only=True)
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Broker:
