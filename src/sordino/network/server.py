@@ -199,15 +199,14 @@ def serve_all(
 
             play(kit, opens)
 
-    pool = ThreadPoolExecutor(len(ways))
-    lives = [pool.submit(copy_context().run, life, kit) for kit in ways]
-    try:
-        wait(lives)
-    except KeyboardInterrupt:
-        stopped.set()
-        for mailbox in mailboxes:
-            mailbox.stop()
-        wait(lives)
+    with ThreadPoolExecutor(len(ways)) as pool:
+        lives = [pool.submit(copy_context().run, life, kit) for kit in ways]
+        try:
+            wait(lives)
+        except KeyboardInterrupt:
+            stopped.set()
+            for mailbox in mailboxes:
+                mailbox.stop()
     for each in lives:
         each.result()
 
