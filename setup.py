@@ -41,13 +41,7 @@ EXTRAS = {
         "pytest>=8",
         "pytest-xdist>=3",
     ],
-    "check": [
-        "build>=1",
-        "import-linter>=2",
-        "mypy>=1.10",
-        "ruff>=0.5",
-        "setuptools>=77",
-    ],
+    "check": ["build>=1", "import-linter>=2", "mypy>=1.10", "ruff>=0.5", "setuptools>=77"],
 }
 
 

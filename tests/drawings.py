@@ -70,18 +70,12 @@ def draw_once(figure: data.Figure | data.Matrix) -> str:
 @contextmanager
 def once() -> Iterator[None]:
     """Draw no figure twice."""
-    with (
-        mock.patch.object(Figure, "savefig", _once),
-        mock.patch.object(page, "draw", draw_once),
-    ):
+    with mock.patch.object(Figure, "savefig", _once), mock.patch.object(page, "draw", draw_once):
         yield
 
 
 @contextmanager
 def anew() -> Iterator[None]:
     """Draw every figure, as the program does."""
-    with (
-        mock.patch.object(Figure, "savefig", _draw),
-        mock.patch.object(page, "draw", drawing.draw),
-    ):
+    with mock.patch.object(Figure, "savefig", _draw), mock.patch.object(page, "draw", drawing.draw):
         yield

@@ -246,11 +246,7 @@ class Federation:
         log = Incidents(self.server)
         self.net.stranger = lambda who, why: log.note(who, "connection", why)
         options = ServerOptions(
-            agreed=agreed,
-            opens=opens,
-            reports=told,
-            noted=noted,
-            scripted=self.scripted,
+            agreed=agreed, opens=opens, reports=told, noted=noted, scripted=self.scripted
         )
         done = self._played("server", agreed.study, prepare_server(options))
         if not opened:

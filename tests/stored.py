@@ -64,11 +64,7 @@ CASES: Mapping[str, Case] = {
             'world.latency={kind="pareto", shape=1.5}',
         ],
     ),
-    "dlr, labels": (
-        "vertical",
-        "dlr",
-        [*EVENTS, *LONG, "privacy.unit=label", "model.name=linear"],
-    ),
+    "dlr, labels": ("vertical", "dlr", [*EVENTS, *LONG, "privacy.unit=label", "model.name=linear"]),
     "slr, entities": (
         "vertical",
         "slr",

@@ -124,8 +124,7 @@ def test_damaged_code_is_made_anew(kept: Path, ending: str, content: bytes) -> N
 
 
 @pytest.mark.parametrize(
-    ("below", "mode"),
-    [(False, 0o770), (False, 0o707), (True, 0o770), (True, 0o702), (True, 0o755)],
+    ("below", "mode"), [(False, 0o770), (False, 0o707), (True, 0o770), (True, 0o702), (True, 0o755)]
 )
 def test_a_folder_that_others_can_write_to_is_neither_read_nor_written(
     kept: Path, below: bool, mode: int

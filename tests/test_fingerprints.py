@@ -203,12 +203,7 @@ def test_a_run_folder_tells_no_guess_of_a_row(case: str, tmp_path: Path, owners:
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [
-        "synchronous",
-        "shared",
-        pytest.param("client", marks=pytest.mark.nightly),
-    ],
+    "kind", ["synchronous", "shared", pytest.param("client", marks=pytest.mark.nightly)]
 )
 def test_kits_frames_and_proofs_tell_no_guess_of_a_row(
     kind: str, tmp_path: Path, owners: Any

@@ -291,10 +291,7 @@ BY_DAY = ("dp-sgd", "ali-dpfl", "dp-fedavg", "audp", "mapa", "slr/label", "dlr/e
     [
         pytest.param(name, ledger, marks=marks)
         for name in CASES
-        for ledger, marks in (
-            ("run", ()),
-            ("data", () if name in BY_DAY else pytest.mark.nightly),
-        )
+        for ledger, marks in (("run", ()), ("data", () if name in BY_DAY else pytest.mark.nightly))
     ],
 )
 def test_what_left_is_what_the_ledger_holds(name: str, ledger: str, tmp_path: Path) -> None:

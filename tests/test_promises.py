@@ -312,10 +312,7 @@ def test_everybody_is_priced_at_the_most_rows_that_are_allowed(tmp_path: Path) -
         folder = tmp_path / name
         folder.mkdir()
         who = np.where(np.arange(ROWS) < last, np.arange(ROWS), np.arange(ROWS) // 4 * 4)
-        file = saved(
-            folder / "one.csv",
-            frame.with_columns(who=pl.Series(who)),
-        )
+        file = saved(folder / "one.csv", frame.with_columns(who=pl.Series(who)))
         data = f'file="{file}", clients=1, person="who", person_rows=4'
         more = ("privacy.noise_multiplier=12.0", "budget.rounds=30")
         study = read(folder, data, *PERSONS, *more)

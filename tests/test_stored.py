@@ -17,18 +17,7 @@ from sordino.base import NUMERICS, processes
 from sordino.base.errors import ResumeError
 from sordino.core.run import environment, session
 from sordino.core.run.verify import verify
-from stored import (
-    CASES,
-    FOLDERS,
-    TOLD,
-    as_then,
-    at_home,
-    fresh,
-    quiet,
-    refusals,
-    told,
-    unpacked,
-)
+from stored import CASES, FOLDERS, TOLD, as_then, at_home, fresh, quiet, refusals, told, unpacked
 from test_same_bits import TIMES, probe
 
 BEFORE: dict[str, Any] = json.loads((FOLDERS / "told.json").read_text())

@@ -128,9 +128,7 @@ def test_shadow_runs_in_processes_of_their_own_are_made_once(
     assert "some left out" in first.err
 
 
-def test_interrupted_shadow_runs_go_on_by_the_same_command(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_interrupted_shadow_runs_go_on_by_the_same_command(monkeypatch: pytest.MonkeyPatch) -> None:
     def observe(*given: object) -> None:
         stopped = KeyboardInterrupt()
         stopped.add_note("Continue with `sordino run --resume run-0000`")

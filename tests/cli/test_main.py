@@ -73,11 +73,7 @@ SMALL = (
     ],
 )
 def test_a_run_that_has_begun_is_continued_and_one_that_has_not_begins_again(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    raised: BaseException,
-    status: int,
-    said: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: BaseException, status: int, said: str
 ) -> None:
     def stop(*_: object) -> None:
         raise raised

@@ -36,11 +36,7 @@ def table(data: dict[str, Any], **privacy: Any) -> dict[str, Any]:
         "name": "front ends",
         "data": {"clients": 3, **data},
         "model": {"name": "logistic"},
-        "method": {
-            "name": "dp-sgd" if privacy else "fedavg",
-            "learning_rate": 0.5,
-            "tau": 1,
-        },
+        "method": {"name": "dp-sgd" if privacy else "fedavg", "learning_rate": 0.5, "tau": 1},
         "privacy": privacy or {"unit": "none", "sampling_rate": 0.3},
         "budget": {"rounds": 4},
     }

@@ -182,10 +182,7 @@ def test_persons_are_clipped_at_the_price_of_a_row(tmp_path: Path, change: str) 
         if folder == "b":
             changes.append("privacy.clip_per='person'")
         text = (tmp_path / folder / "study.toml").read_text()
-        for old, new in (
-            ("noise_multiplier = 2.0\n", ""),
-            ('unit = "sample"', 'unit = "person"'),
-        ):
+        for old, new in (("noise_multiplier = 2.0\n", ""), ('unit = "sample"', 'unit = "person"')):
             text = text.replace(old, new)
         (tmp_path / folder / "study.toml").write_text(text)
         asked = so.Study.read(tmp_path / folder / "study.toml", *changes)

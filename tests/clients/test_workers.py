@@ -34,12 +34,7 @@ MANY = {
     **{name: ORDERED[name] for name in ("dp-sgd/passes", "dp-fedavg/banded")},
     "mapa/passes": ("asynchronous", "mapa", [*ARRIVAL, *PASSES, "method.batch=20"]),
 }
-FEW = (
-    "ali-dpfl/longer",
-    "dp-fedavg/haar",
-    "dp-fedavg/shared",
-    "mapa/mlp, late",
-)
+FEW = ("ali-dpfl/longer", "dp-fedavg/haar", "dp-fedavg/shared", "mapa/mlp, late")
 EACH = [
     pytest.param(name, marks=() if name in FEW else pytest.mark.nightly, id=name) for name in MANY
 ]
@@ -203,9 +198,7 @@ def charged(folder: Path) -> list[Any]:
 
 # an interruption may leave a file open that a library reads
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_run_whose_worker_is_killed_says_so_and_goes_on_to_the_same_bytes(
-    tmp_path: Path,
-) -> None:
+def test_a_run_whose_worker_is_killed_says_so_and_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     name, killed = "dp-fedavg/haar", "worker 1 is gone: stopped by signal 9.*--resume"
     with pytest.raises(WorkerGone, match=killed), workers(2) as group:  # noqa: PT012
         assert group is not None

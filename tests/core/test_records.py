@@ -292,13 +292,7 @@ VALUES = st.recursive(
     max_leaves=8,
 )
 ROW_KEYS = st.sampled_from(
-    sorted(
-        {
-            *SynchronousRound.__struct_fields__,
-            *AsynchronousRound.__struct_fields__,
-            "kind",
-        }
-    )
+    sorted({*SynchronousRound.__struct_fields__, *AsynchronousRound.__struct_fields__, "kind"})
 )
 ABOUT_KEYS = st.sampled_from(
     sorted({*records.About.__struct_fields__, *Vertical.__struct_fields__, "regime", "stages"})

@@ -259,9 +259,7 @@ def whole(kind: str) -> bytes:
 # The same examples each time: one of some thousand damaged Parquet files has polars 1 ask for 2^61
 # bytes, which ends the process (docs/threats.md).
 @settings(
-    max_examples=50,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=50, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_whatever_stands_in_a_file_only_data_errors_come_out(

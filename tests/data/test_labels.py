@@ -79,8 +79,7 @@ def test_who_says_classes_gets_classes(labels: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "labels",
-    [["yes", "no", "no"], [-1, 1, 1], [2.0, 1.0, 1.0], [True, False, False]],
+    "labels", [["yes", "no", "no"], [-1, 1, 1], [2.0, 1.0, 1.0], [True, False, False]]
 )
 def test_two_values_are_numbered_in_order(labels: list[Any]) -> None:
     values = np.array(labels)

@@ -243,9 +243,7 @@ def test_fetch_refuses_what_it_cannot_check(bare: Path, monkeypatch: pytest.Monk
     with pytest.raises(DataError, match="nothing is known about 'imagenet'"):
         sets.fetch("imagenet")
     monkeypatch.setattr(
-        sets,
-        "PUBLISHED",
-        MappingProxyType({"usps": replace(sets.PUBLISHED["usps"], remote=())}),
+        sets, "PUBLISHED", MappingProxyType({"usps": replace(sets.PUBLISHED["usps"], remote=())})
     )
     with pytest.raises(
         DataError, match=r"no trusted checksum is known for usps(.|\n)*put usps, usps.t"

@@ -18,13 +18,7 @@ from correlations import matrix, shift
 from sordino.base.entropy import Seeded
 from sordino.base.errors import ResumeError, StudyError
 from sordino.mechanisms.contract import ContractBroken, check_noise
-from sordino.mechanisms.correlated import (
-    SLACK,
-    CorrelatedGaussian,
-    Correlation,
-    Memory,
-    _grid,
-)
+from sordino.mechanisms.correlated import SLACK, CorrelatedGaussian, Correlation, Memory, _grid
 from sordino.mechanisms.grid import Grid
 
 Kind = Literal["banded", "blt"]

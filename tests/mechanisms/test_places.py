@@ -56,13 +56,7 @@ PLACES = (
         "mechanisms/gaussian.py: release",
         "Gaussian",
     ),
-    Place(
-        "plain weights",
-        "Update",
-        "training/dpsgd.py: answer",
-        "none",
-        "NonPrivate",
-    ),
+    Place("plain weights", "Update", "training/dpsgd.py: answer", "none", "NonPrivate"),
     Place(
         "an edge's gradient",
         "Gradient",

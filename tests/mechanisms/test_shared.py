@@ -18,13 +18,7 @@ from shared_noise import Floats, noise, opened
 from sordino.audit.bounds import gaussian_epsilon, two_worlds
 from sordino.base.entropy import Entropy, Seeded, System
 from sordino.mechanisms.contract import ContractBroken, check_noise
-from sordino.mechanisms.shared import (
-    LOG_BETA,
-    Rounding,
-    SharedGrid,
-    departure,
-    moved,
-)
+from sordino.mechanisms.shared import LOG_BETA, Rounding, SharedGrid, departure, moved
 
 # 1. What the sum of rounded Gaussians is.
 

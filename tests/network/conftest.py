@@ -35,10 +35,7 @@ def federate(tmp_path: Path, swift: None) -> Iterator[Makes]:
     made: list[Federation] = []
 
     def makes(
-        name: str,
-        changes: Sequence[str] = (),
-        limits: dict[str, float] | None = None,
-        **given: Any,
+        name: str, changes: Sequence[str] = (), limits: dict[str, float] | None = None, **given: Any
     ) -> Federation:
         found = laid(tmp_path / str(len(made)), name, changes, **given)
         made.append(Federation(laid=found, limits=limits or {}))

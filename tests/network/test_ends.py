@@ -64,12 +64,7 @@ def whole(found: Federation) -> str:
 
 @pytest.mark.parametrize(
     ("minimum", "name"),
-    [
-        (1, "synchronous"),
-        (2, "asynchronous"),
-        (1, "client"),
-        (2, "shared-client"),
-    ],
+    [(1, "synchronous"), (2, "asynchronous"), (1, "client"), (2, "shared-client")],
 )
 def test_a_run_ends_when_too_few_sites_are_left_that_have_not_refused(
     name: str, minimum: int, federate: Makes

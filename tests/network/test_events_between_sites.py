@@ -20,14 +20,7 @@ from safetensors.numpy import load_file
 
 from sordino.base.errors import BudgetExceeded, DataError, StudyError
 from sordino.base.logs import log_to
-from sordino.base.message import (
-    Derivative,
-    Embedding,
-    Labels,
-    Passive,
-    Turn,
-    Update,
-)
+from sordino.base.message import Derivative, Embedding, Labels, Passive, Turn, Update
 from sordino.core import study as studies
 from sordino.core.effect import Arrived, Begin
 from sordino.core.run import session

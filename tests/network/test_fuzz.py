@@ -327,11 +327,7 @@ def served(found: DemoFederation, folder: Path, count: int) -> tuple[Any, Guarde
         world,
         moment,
         Blind(),
-        KernelOptions(
-            session=courier,
-            journal=Journal(folder),
-            clock=lambda: feeder.now,
-        ),
+        KernelOptions(session=courier, journal=Journal(folder), clock=lambda: feeder.now),
     )
     courier.feeder, courier.kernel = feeder, kernel
     try:

@@ -90,11 +90,7 @@ USELESS: dict[str, tuple[Callable[[Ask, Hand], FromSite], str, str]] = {
         "wrong shape",
     ),
     "a task": (lambda ask, hand: Say(ask.number, ask.body), "does not send Train", "no answer"),
-    "garbage": (
-        lambda ask, hand: Say(ask.number, b"\x00\x01"),
-        "could not be read",
-        "unreadable",
-    ),
+    "garbage": (lambda ask, hand: Say(ask.number, b"\x00\x01"), "could not be read", "unreadable"),
     "another kind of answer": (
         lambda ask, hand: Say(
             ask.number, encode(Gradient(2, ask.number, 0, np.zeros(21, np.float32)))

@@ -181,13 +181,7 @@ def stepped_again(found: Federation, inputs: Sequence[Input], run: str, folder: 
     built = of(study).assembled(study, divided(agreed.agreement, study), folder, run, None)
     world: Any = built.simulation
     net = Net()
-    courier = ServerSession(
-        net,
-        Mailbox(),
-        agreed,
-        dimension=built.first.model.size,
-        run=run,
-    )
+    courier = ServerSession(net, Mailbox(), agreed, dimension=built.first.model.size, run=run)
     summing, secret = agreed.summing, agreed.study.privacy.entropy == "system"
     options = KernelOptions(
         session=courier,
@@ -339,9 +333,7 @@ def _run_id(folder: Path) -> str:
     return str(known(reading.load(folder).about.run))
 
 
-def test_a_server_that_adds_the_noise_does_not_go_on_without_its_journal(
-    federate: Makes,
-) -> None:
+def test_a_server_that_adds_the_noise_does_not_go_on_without_its_journal(federate: Makes) -> None:
     """It would release a round again, with the same noise on other answers."""
     found = federate("client", minimum=2)
     lost: list[int] = []

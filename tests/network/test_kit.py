@@ -89,11 +89,7 @@ def file(tmp_path: Path) -> Path:
         ('name = "south"', 'name = "server"', "a folder of its own"),
         ('name = "south"', 'name = "Server"', "a folder of its own"),
         ('classes = ["0", "1", "2"]', 'classes = ["0", "1", "1"]', "data: classes lists '1' twice"),
-        (
-            'classes = ["0", "1", "2"]',
-            'classes = ["0", "1", ""]',
-            "data: classes lists an empty",
-        ),
+        ('classes = ["0", "1", "2"]', 'classes = ["0", "1", ""]', "data: classes lists an empty"),
         ("minimum = 1", 'rehearsal = ["x"]', "rehearsal: this is found out here"),
         ("minimum = 1", "modules = {}", "modules: this is found out here"),
         ("examples = 50", "examples = 99999999999999", "site.1.examples: "),

@@ -247,13 +247,7 @@ def refuse_another_end(found: Faults, folder: Path) -> None:
     serving: Any = made.simulation
     world: Any = serving.inner
     moment = world.resumed(made.first)
-    courier = ServerSession(
-        Net(),
-        Mailbox(),
-        agreed,
-        dimension=moment.model.size,
-        run=name,
-    )
+    courier = ServerSession(Net(), Mailbox(), agreed, dimension=moment.model.size, run=name)
     summing = agreed.summing
     kind: type[LiveKernel[Any]] = LiveKernel if summing is None else LiveSums
     kernel: LiveKernel[Any] = kind(

@@ -36,11 +36,7 @@ from .test_events_between_sites import ends as ends
 pytestmark = pytest.mark.usefixtures("brief")
 RAW = Raw(1e200, 1.0, np.zeros(21, np.float32))
 LARGE = 1.5e19  # of one number: its square is finite in float32
-PARTS = {
-    "synchronous": "weights",
-    "asynchronous": "gradient",
-    "client": "delta",
-}
+PARTS = {"synchronous": "weights", "asynchronous": "gradient", "client": "delta"}
 
 
 def large(ask: frames.Ask, hand: Hand, name: str) -> bytes:

@@ -93,7 +93,7 @@ def test_a_refusal_shows_no_less_than_was_asked_for() -> None:
 
 
 ALLOWED = {
-    "sordino/privacy/rounding.py",  # which does it
+    "sordino/privacy/rounding.py"  # which does it
 }
 """Files in which an epsilon may be formatted by hand."""
 INPUTS = {"label_epsilon", "privacy.epsilon", "self.epsilon", "self.label_epsilon"}

@@ -150,10 +150,7 @@ def test_the_number_of_trials_has_its_mean_and_its_chance_to_miss_a_candidate(
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param("pld-best-of-geometric@10", marks=pytest.mark.nightly),
-        "rdp-best-of-poisson@4",
-    ],
+    [pytest.param("pld-best-of-geometric@10", marks=pytest.mark.nightly), "rdp-best-of-poisson@4"],
 )
 def test_an_accountant_of_selections_keeps_the_contract(name: str) -> None:
     check_accountant(accountant(name))

@@ -314,9 +314,7 @@ def test_every_vocabulary_is_whole(words: regimes.Vocabulary) -> None:
     )
 
 
-def test_a_regime_that_is_not_known_is_one_error_and_none_at_all_counts_rounds(
-    make: Maker,
-) -> None:
+def test_a_regime_that_is_not_known_is_one_error_and_none_at_all_counts_rounds(make: Maker) -> None:
     with pytest.raises(StudyError, match="regime 'weather' is not known"):
         load(make(regime="weather"))
     run = load(make("b", regime=None))

@@ -19,14 +19,7 @@ from sordino.base.errors import StudyError
 from sordino.training.client import Examples
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss, cross_entropy, multiclass_hinge, squares
-from sordino.training.perexample import (
-    ClippedSum,
-    FlatBound,
-    Layers,
-    MeanGradient,
-    Measured,
-    loops,
-)
+from sordino.training.perexample import ClippedSum, FlatBound, Layers, MeanGradient, Measured, loops
 from sordino.training.perexample.clipping import MARGIN
 from sordino.training.perexample.single import Single
 
@@ -339,10 +332,7 @@ OTHERS: dict[str, tuple[nn.Module, Loss]] = {
     "a subclass": (nn.Sequential(nn.Flatten(), Scaled(12, 4)), cross_entropy),
     "a frozen bias": (frozen(), cross_entropy),
     "a hook": (hooked(), cross_entropy),
-    "another loss": (
-        nn.Sequential(nn.Flatten(), nn.Linear(12, 1)),
-        squares,
-    ),
+    "another loss": (nn.Sequential(nn.Flatten(), nn.Linear(12, 1)), squares),
 }
 
 

@@ -134,11 +134,7 @@ def test_a_client_whose_model_fails_on_a_record_adds_nothing() -> None:
         entropy=Seeded(5),
     )
     asked = Train(
-        round=1,
-        steps=2,
-        weights=np.zeros(flat.dim, np.float32),
-        clip=1.0,
-        noise_multiplier=1.0,
+        round=1, steps=2, weights=np.zeros(flat.dim, np.float32), clip=1.0, noise_multiplier=1.0
     )
     said = one.answer(asked, permits(one.price(asked), 1))
     assert not said.delta.any()

@@ -254,8 +254,7 @@ class Own(nn.Sequential):
 
 @pytest.mark.parametrize("kind", [nn.Sequential, Own])
 @pytest.mark.parametrize(
-    "middle",
-    [nn.Sigmoid, nn.ELU, nn.SiLU, nn.Softplus, nn.Mish, lambda: nn.GELU("tanh"), Shorter],
+    "middle", [nn.Sigmoid, nn.ELU, nn.SiLU, nn.Softplus, nn.Mish, lambda: nn.GELU("tanh"), Shorter]
 )
 def test_an_example_has_the_same_bits_in_every_place(
     middle: Callable[[], nn.Module], kind: Callable[..., nn.Module]

@@ -411,9 +411,7 @@ def test_the_broker_listens_and_the_server_connects(kits: Path, tmp_path: Path) 
 def test_the_server_of_a_broker_listens_nowhere(kits: Path) -> None:
     with pytest.raises(StudyError, match="connects to the broker"):
         transports.of("mqtt").server(
-            read_agreement(kits / "server/agreement.toml"),
-            kits / "server",
-            "0.0.0.0",
+            read_agreement(kits / "server/agreement.toml"), kits / "server", "0.0.0.0"
         )
 
 

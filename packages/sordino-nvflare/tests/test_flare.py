@@ -25,16 +25,7 @@ from sordino.network.site import JoinOptions, join
 from sordino.network.status import Shown
 from sordino.network.transport import AT_ONCE, Event, Lost, Mailbox, Stranger
 from sordino_nvflare import admin, channel, job, local
-from sordino_nvflare.channel import (
-    AHEAD,
-    FlareHub,
-    FlareLine,
-    Got,
-    Order,
-    Parcel,
-    Quorum,
-    Topic,
-)
+from sordino_nvflare.channel import AHEAD, FlareHub, FlareLine, Got, Order, Parcel, Quorum, Topic
 
 LIMIT = 1000
 

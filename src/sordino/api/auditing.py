@@ -234,19 +234,12 @@ def shadowed(
             raise
     seen, epsilon = observed(found, runs)
     return Shadowed(
-        seen.take(slice(count)),
-        seen.take(slice(count, None)),
-        study.privacy.delta or 1e-5,
-        epsilon,
+        seen.take(slice(count)), seen.take(slice(count, None)), study.privacy.delta or 1e-5, epsilon
     )
 
 
 def _make(
-    found: Shadows,
-    runs: int,
-    at_once: int,
-    modules: Path,
-    told: Callable[[int, int], None],
+    found: Shadows, runs: int, at_once: int, modules: Path, told: Callable[[int, int], None]
 ) -> None:
     left = found.left(runs)
     if at_once == 1 or len(left) <= ALONE:

@@ -242,11 +242,7 @@ class Ledger(shown.Tabular):
     def _repr_html_(self) -> str:
         delta = 1e-5
         rows = [
-            (
-                name,
-                str(sum(entry.count for entry in each.entries(name))),
-                epsilon_text(epsilon),
-            )
+            (name, str(sum(entry.count for entry in each.entries(name))), epsilon_text(epsilon))
             for each in self._ledgers
             for name, epsilon in _epsilons(each, each.units(), delta, ACCOUNTANT).items()
         ]

@@ -175,10 +175,7 @@ class Counts:
 def counted(inside: Scores, outside: Scores, threshold: float) -> Counts:
     """Guess "in" where a score is above the threshold."""
     return Counts(
-        int((inside > threshold).sum()),
-        len(inside),
-        int((outside > threshold).sum()),
-        len(outside),
+        int((inside > threshold).sum()), len(inside), int((outside > threshold).sum()), len(outside)
     )
 
 

@@ -41,15 +41,7 @@ from sordino.data import Dataset
 from sordino.mechanisms.correlated import CorrelatedGaussian, Memory
 from sordino.mechanisms.gaussian import Bounded
 from sordino.mechanisms.gaussian import Gaussian as SameNoise
-from sordino.privacy import (
-    Composed,
-    Event,
-    Gaussian,
-    PoissonSampled,
-    Pure,
-    Repeated,
-    accountant,
-)
+from sordino.privacy import Composed, Event, Gaussian, PoissonSampled, Pure, Repeated, accountant
 from sordino.training.client import Examples
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss

@@ -147,8 +147,7 @@ def audit(
     ] = None,
     workers: Workers = None,
     scale: Annotated[
-        str,
-        typer.Option(help="quick, or full: more releases, and without a study longer runs."),
+        str, typer.Option(help="quick, or full: more releases, and without a study longer runs.")
     ] = "quick",
     seed: Annotated[int, typer.Option(help="Of the releases of --attack mechanism.")] = 0,
     change: Set = None,
@@ -274,12 +273,7 @@ def _show_membership(found: Sequence[Inferred]) -> None:
 
     head = ["", *(f"hits at {rate:.1%} false alarms" for rate in RATES), "area", "guesses"]
     rows = [
-        [
-            one.form,
-            *(f"{rate:.2%}" for rate in one.hits),
-            f"{one.area:.3f}",
-            str(one.guesses),
-        ]
+        [one.form, *(f"{rate:.2%}" for rate in one.hits), f"{one.area:.3f}", str(one.guesses)]
         for one in found
     ]
     say.table("membership of records in runs", head, rows)

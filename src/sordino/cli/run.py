@@ -22,8 +22,7 @@ Set = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the study; may be repeated."),
 ]
 Workers = Annotated[
-    int | None,
-    typer.Option(help="Number of processes, with a run each. Default: one a core."),
+    int | None, typer.Option(help="Number of processes, with a run each. Default: one a core.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 AsJson = Annotated[
@@ -173,13 +172,7 @@ def record(
         say.result(template().rstrip())
         return
     found = made(
-        run,
-        answers=answers,
-        kit=kit,
-        proofs_of=proof or (),
-        audit=audit,
-        out=out,
-        modules=modules,
+        run, answers=answers, kit=kit, proofs_of=proof or (), audit=audit, out=out, modules=modules
     )
     if as_json:
         say.machine(plain(found))

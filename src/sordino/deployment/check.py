@@ -14,15 +14,7 @@ from cryptography import x509
 
 from sordino.base.errors import LedgerError, printable
 from sordino.core.records import known
-from sordino.deployment.document import (
-    EPSILON,
-    Record,
-    Signature,
-    Site,
-    content,
-    odds,
-    stated,
-)
+from sordino.deployment.document import EPSILON, Record, Signature, Site, content, odds, stated
 from sordino.network import certificates
 from sordino.network import proof as proofs
 from sordino.network.kit import AGREEMENT, STUDY, digest_of, read_agreement, serves

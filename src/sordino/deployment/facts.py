@@ -222,9 +222,7 @@ def _actors(study: Study, agreed: Agreed | None) -> Iterator[d.Actor]:
             "To keep the authority's key: whoever has it can take part in any name.",
         )
         yield d.Actor(
-            "Who watches the connections",
-            "When and how much is sent (TLS 1.3).",
-            "Nothing.",
+            "Who watches the connections", "When and how much is sent (TLS 1.3).", "Nothing."
         )
     yield d.Actor(
         "Whoever has the published model, log and ledger",

@@ -166,11 +166,7 @@ def metrics(*states: Status) -> str:
     lines: list[str] = []
 
     def family(
-        name: str,
-        kind: str,
-        about: str,
-        value: Callable[[Status], object],
-        label: str = "",
+        name: str, kind: str, about: str, value: Callable[[Status], object], label: str = ""
     ) -> None:
         found = []
         for state in states:

@@ -173,11 +173,7 @@ def provision(path: Path, out: Path, now: dt.datetime, authority: Path | None = 
 
 
 def write(
-    agreement: Agreement,
-    study: Study,
-    out: Path,
-    now: dt.datetime,
-    authority: Path | None = None,
+    agreement: Agreement, study: Study, out: Path, now: dt.datetime, authority: Path | None = None
 ) -> Agreement:
     """The kits of an agreement, in a new folder; the study is completed first.
 

@@ -270,11 +270,7 @@ def prepare_server(options: ServerOptions) -> PrepareRun:
     """Return what makes the objects of a calibrated study at the server."""
 
     def build(
-        study: Study,
-        folder: Path,
-        run: str,
-        affordable_steps: Sequence[int] | None = None,
-        /,
+        study: Study, folder: Path, run: str, affordable_steps: Sequence[int] | None = None, /
     ) -> PreparedRun:
         if not (folder / "run.json").exists():  # single updates of sites will be here
             folder.chmod(0o700)

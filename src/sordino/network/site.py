@@ -165,12 +165,7 @@ class Site:
 
 
 def prepare_site(
-    *,
-    agreed: Agreed,
-    index: int,
-    own: Dataset,
-    connects: Connects,
-    log: logging.Logger,
+    *, agreed: Agreed, index: int, own: Dataset, connects: Connects, log: logging.Logger
 ) -> PrepareRun:
     """Return what makes the objects of a calibrated study at a site with its ``own`` examples."""
 

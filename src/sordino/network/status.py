@@ -67,11 +67,7 @@ class Reporter:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        agreed: Agreed,
-        incidents: Incidents,
-        log: logging.Logger,
+        self, folder: Path, agreed: Agreed, incidents: Incidents, log: logging.Logger
     ) -> None:
         self._folder, self._agreed, self._incidents = folder, agreed, incidents
         self._log, self._waited, self._next = log, "", 0.0
@@ -187,12 +183,7 @@ def conclude(folder: Path, number: int, epsilon: float, why: str) -> None:
             for each in found.sites
         )
         found = msgspec.structs.replace(
-            found,
-            number=number,
-            seconds=round(found.seconds),
-            sites=sites,
-            ended=why,
-            waiting=None,
+            found, number=number, seconds=round(found.seconds), sites=sites, ended=why, waiting=None
         )
         replace_file(folder / NAME, msgspec.json.encode(found))
 

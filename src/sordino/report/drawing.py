@@ -12,16 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from sordino.core.statements import (
-    DASHES,
-    PALETTE,
-    Colour,
-    Figure,
-    Mark,
-    Matrix,
-    Panel,
-    Series,
-)
+from sordino.core.statements import DASHES, PALETTE, Colour, Figure, Mark, Matrix, Panel, Series
 from sordino.report.canvas import (
     BLUE,
     INK,

@@ -122,11 +122,7 @@ def test_a_clip_that_a_server_may_name_is_refused(
         ("synchronous", "dp-sgd", SAMPLE),
         ("synchronous", "dp-fedavg", CLIENT),
         ("asynchronous", "mapa", ARRIVAL),
-        (
-            "vertical",
-            "dlr",
-            [*EVENTS, "privacy.unit=entity", NOISY, "privacy.updates=frozen"],
-        ),
+        ("vertical", "dlr", [*EVENTS, "privacy.unit=entity", NOISY, "privacy.updates=frozen"]),
     ],
 )
 def test_a_delta_finer_than_the_proof_is_warned_of(

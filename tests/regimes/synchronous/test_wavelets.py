@@ -269,10 +269,7 @@ def test_a_schedule_begins_at_the_public_median(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         (['method.clipping="proxy"'], "needs public examples"),
-        (
-            [*PROXY, "privacy.noise=shared"],
-            "agree on its grid from privacy.clip",
-        ),
+        ([*PROXY, "privacy.noise=shared"], "agree on its grid from privacy.clip"),
         (
             [
                 *SHORT,

@@ -26,12 +26,7 @@ Bools = NDArray[np.bool_]
 Labels = NDArray[np.int64]
 Events = tuple[Array, Labels, Bools]
 
-SMALL = (
-    Chain((3, 5), True),
-    Chain((7, 9, 4), True),
-    Chain((4, 6, 17)),
-    Chain((26, 11, 5)),
-)
+SMALL = (Chain((3, 5), True), Chain((7, 9, 4), True), Chain((4, 6, 17)), Chain((26, 11, 5)))
 ONE = (Chain((2, 3), True), Chain((3, 2)))
 DEEP = (*(Chain((9, 32, 64, 98, 128), True),) * 2, Chain((256, 256, 128, 64, 32, 2)))
 WIDE = (

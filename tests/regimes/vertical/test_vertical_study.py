@@ -228,10 +228,7 @@ def test_every_section_comes_back_from_its_own_text(
             'data={name="susy", stream="file", entity="who"}',
             "entity and classes are for files of your own",
         ),
-        (
-            'data.entity="who"',
-            "entity is for files that are read as a stream: set stream = 'file'",
-        ),
+        ('data.entity="who"', "entity is for files that are read as a stream: set stream = 'file'"),
         ("data.scale=255", "scale is for files: the features of 'digits' are scaled already"),
     ],
 )

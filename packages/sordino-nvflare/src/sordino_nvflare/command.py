@@ -14,8 +14,7 @@ Kit = Annotated[Path, typer.Argument(help="The folder of a kit, as `network prov
 
 
 def nvflare_job(
-    kit: Kit,
-    out: Annotated[Path, typer.Option(help="The folder to create.")] = Path("job"),
+    kit: Kit, out: Annotated[Path, typer.Option(help="The folder to create.")] = Path("job")
 ) -> None:
     """Make the job of a federation that runs on NVFlare; it holds settings, and no code."""
     from sordino.extend.network import Agreed

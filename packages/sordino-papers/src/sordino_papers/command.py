@@ -37,8 +37,7 @@ def reproduce(
         Path, typer.Option(help="Folder for all runs and pages. The same folder continues.")
     ] = Path("reproduction"),
     workers: Annotated[
-        int | None,
-        typer.Option(help="Number of processes, with a run each. Default: one a core."),
+        int | None, typer.Option(help="Number of processes, with a run each. Default: one a core.")
     ] = None,
     judge: Annotated[
         bool, typer.Option("--judge", help="Run nothing: write what the runs that are there say.")

@@ -225,16 +225,7 @@ class Attacked(Measure, frozen=True):
         return {"psnr": "PSNR (dB)"}.get(self.attacked, self.attacked)
 
 
-MEASURES: tuple[type[Measure], ...] = (
-    Final,
-    Column,
-    Total,
-    Until,
-    Along,
-    Growth,
-    Best,
-    Attacked,
-)
+MEASURES: tuple[type[Measure], ...] = (Final, Column, Total, Until, Along, Growth, Best, Attacked)
 SHORT: Mapping[str, Measure] = {"accuracy": Final("accuracy"), "error": Final("error")}
 """Measures that a word is enough for."""
 

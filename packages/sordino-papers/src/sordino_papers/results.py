@@ -188,12 +188,7 @@ def judged(results: Results, claim: Claim) -> ClaimOf:
     forms = tuple(
         judge(
             claim.rule,
-            Evidence(
-                grid,
-                form,
-                claim.measure,
-                lambda place: results.values(claim.measure, place),
-            ),
+            Evidence(grid, form, claim.measure, lambda place: results.values(claim.measure, place)),
         )
         for form in grid.forms
         if form == grid.forms[0] or form in run
