@@ -15,6 +15,7 @@ from sordino.base.files import MIB as MIB
 from sordino.base.files import MOST_TOML as MOST_TOML
 from sordino.base.files import Malformed as Malformed
 from sordino.base.files import read_below as read_below
+from sordino.base.files import readable as readable
 from sordino.base.files import there as there
 from sordino.base.files import toml_of as toml_of
 from sordino.base.modules import tell as tell

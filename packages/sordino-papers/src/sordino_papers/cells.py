@@ -23,7 +23,7 @@ from sordino_papers.entry import (
     ScaleName,
     Series,
 )
-from sordino_papers.files import CATALOGUE, base
+from sordino_papers.files import CATALOGUE
 
 Present: TypeAlias = Callable[[str], bool]
 """Return True if the files of a data set are on this machine."""
@@ -126,7 +126,8 @@ def grid(
     Raises:
         StudyError: naming every cell whose study is wrong.
     """
-    path, chosen = base(entry, home), entry.scale.get(scale, Scale())
+    path = home / "studies" / f"{entry.study}.toml"
+    chosen = entry.scale.get(scale, Scale())
     data: dict[str, Data | None] = {}
     left_out: list[str] = []
     cells: list[Cell] = []

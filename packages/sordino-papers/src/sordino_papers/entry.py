@@ -5,21 +5,23 @@ the base study with changes, ``key=value`` as `--set` takes them, applied in thi
 data set, the panel, the series, the point, the form and each ``also`` that fits, then
 ``scale.<scale>.changes``, then what the same parts say under ``quick`` (only at that scale).
 Equal studies of all entries are run once.
+
+Files come with the program. Whether each name in them stands for something is a test of the
+catalogue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
-from sordino.extend.runs import MOST_TOML, Malformed, StudyError, read_below, toml_of
-from sordino_papers.checks import CHECKS, Computed
-from sordino_papers.measures import Measure, measure_of
+from sordino.extend.runs import MOST_TOML, read_below, readable, toml_of
+from sordino_papers.checks import Computed
+from sordino_papers.measures import Measure, Part, chosen, measure_of
 from sordino_papers.rules import RULES, Rule
-from sordino_papers.schema import Part, chosen, converted
 
 if TYPE_CHECKING:
     AMeasure: TypeAlias = Measure
@@ -241,101 +243,24 @@ def read(path: Path) -> Entry:
     """The entry in a file.
 
     Raises:
-        StudyError: naming the file, the place in it and what to do.
+        StudyError: naming the file, and what is wrong in it.
     """
-    try:
-        text = read_below(path.parent, path.name, most=MOST_TOML).decode("utf-8")
-        table = toml_of(text)
-    except (OSError, UnicodeDecodeError, Malformed) as error:
-        raise StudyError(f"{path}: cannot be read ({error})") from error
-    return parse(table, path.stem, str(path))
+    with readable(path, remedy="Install sordino-papers again"):
+        return parse(
+            toml_of(read_below(path.parent, path.name, most=MOST_TOML).decode()), path.stem
+        )
 
 
-def parse(table: Mapping[str, Any], name: str, place: str) -> Entry:
-    """The entry in a table; raises as :func:`read`."""
-    found = dict(table)
-    if "name" in found:
-        raise StudyError(f"{place}: name is the name of the file; leave it out")
-    shown = [
-        _with(each, {"measure": measure_of}, f"{place}: shown[{i}]")
-        for i, each in enumerate(_tables(found, "shown", place))
-    ]
-    if not shown:
-        raise StudyError(f"{place}: give at least one [[shown]] with a measure")
-    first = shown[0]["measure"]
-    read = {
-        "measure": lambda told, at: told if isinstance(told, Measure) else measure_of(told, at),
-        "rule": lambda told, at: chosen(told, ALL_RULES, at, "rule"),
-    }
+def parse(table: Mapping[str, Any], name: str) -> Entry:
+    """The entry in a table; it raises whatever comes of a wrong one."""
+    shown = [{**each, "measure": measure_of(each["measure"])} for each in table["shown"]]
+    first: Measure = shown[0]["measure"]
     claims = [
-        _with({"measure": first, **each}, read, f"{place}: claim[{i}]")
-        for i, each in enumerate(_tables(found, "claim", place))
+        {
+            **each,
+            "measure": measure_of(each["measure"]) if "measure" in each else first,
+            "rule": chosen(each["rule"], ALL_RULES),
+        }
+        for each in table.get("claim", ())
     ]
-    found |= {"name": name, "shown": shown, "claim": claims}
-    entry = converted(found, Entry, place)
-    if wrong := _unknown(entry):
-        raise StudyError("\n".join(f"{place}: {each}" for each in wrong))
-    return entry
-
-
-def _tables(table: Mapping[str, Any], key: str, place: str) -> Sequence[Mapping[str, Any]]:
-    found = table.get(key, [])
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise StudyError(f"{place}: {key} must be a list of tables: write [[{key}]]")
-    return found
-
-
-def _with(
-    table: Mapping[str, Any], read: Mapping[str, Callable[[object, str], Part]], place: str
-) -> dict[str, Any]:
-    """A table with some of its values read into parts."""
-    missing = [key for key in read if key not in table]
-    if missing:
-        raise StudyError(f"{place}: {missing[0]} is missing")
-    return {
-        key: read[key](value, f"{place}.{key}") if key in read else value
-        for key, value in table.items()
-    }
-
-
-def _unknown(entry: Entry) -> list[str]:
-    """Every name that stands for nothing, and every name twice."""
-    series = [each.key for each in entry.series]
-    panels = [each.key for each in entry.panel]
-    points = [each.label for each in entry.x.values] if entry.x else []
-    forms = [form.key for form in entry.form]
-    known: dict[str, list[str]] = {"series": series, "panel": panels, "x": points, "form": forms}
-    told = [
-        f"{what} {name!r} stands there twice"
-        for what, names in known.items()
-        for name in sorted({name for name in names if names.count(name) > 1})
-    ]
-    known["check"] = list(CHECKS)
-    for place, what, names in _names(entry):
-        told += [
-            f"{place}: there is no {what} {name!r}; there are: {', '.join(known[what]) or 'none'}"
-            for name in names
-            if name not in known[what]
-        ]
-    return told
-
-
-def _names(entry: Entry) -> Iterator[tuple[str, str, Sequence[str]]]:
-    """Yield each place that names series, panels, points or forms, with what it names."""
-    for i, published in enumerate(entry.published):
-        for what in ("series", "panel", "x"):
-            yield f"published[{i}]", what, list(filter(None, [getattr(published, what)]))
-    for i, claim in enumerate(entry.claim):
-        for what, names in claim.rule.named():
-            yield f"claim[{i}].rule", what, names
-    for form in entry.form:
-        yield f"form {form.key}", "series", form.only
-    for i, shown in enumerate(entry.shown):
-        yield f"shown[{i}].minus", "series", list(filter(None, [shown.minus]))
-        yield f"shown[{i}].only", "series", shown.only
-    for i, also in enumerate(entry.also):
-        for what in ("series", "panel", "x", "form"):
-            yield f"also[{i}]", what, getattr(also, what)
-    for key, scale in entry.scale.items():
-        for what, names in (("series", scale.series), ("panel", scale.panels), ("x", scale.points)):
-            yield f"scale.{key}", what, names
+    return msgspec.convert({**table, "name": name, "shown": shown, "claim": claims}, Entry)

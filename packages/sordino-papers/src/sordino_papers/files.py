@@ -21,22 +21,6 @@ def entries(home: Path = CATALOGUE) -> list[Entry]:
     return [read(home / f"{name}.toml") for name in names(home)]
 
 
-def base(entry: Entry, home: Path = CATALOGUE) -> Path:
-    """The file of an entry's base study.
-
-    Raises:
-        StudyError: if there is none.
-    """
-    path = home / "studies" / f"{entry.study}.toml"
-    if not path.is_file():
-        there = sorted(each.stem for each in (home / "studies").glob("*.toml"))
-        raise StudyError(
-            f"{entry.name}: study = {entry.study!r} names no base study"
-            f"{did_you_mean(entry.study, there) or '.'} There are: {', '.join(there)}"
-        )
-    return path
-
-
 def chosen(asked: Sequence[str], home: Path = CATALOGUE) -> list[Entry]:
     """The entries that were asked for: names, beginnings of names (``mapa``), or ``all``.
 

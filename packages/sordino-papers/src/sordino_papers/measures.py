@@ -5,7 +5,7 @@ field is the key that selects it in a file of the catalogue, the other fields ar
 ``of`` reads it from a run. :data:`MEASURES` lists all classes.
 
 >>> from sordino_papers.measures import measure_of
->>> measure_of({"column": "tau", "take": "mean"}, "here")
+>>> measure_of({"column": "tau", "take": "mean"})
 Column(column='tau', take='mean', part=None)
 """
 
@@ -15,17 +15,37 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean, linear_regression, pstdev
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from sordino.extend.runs import Run, StudyError, at, number
-from sordino_papers.schema import Part, chosen
+from sordino.extend.runs import Run, at, number
 
 Curve: TypeAlias = tuple[tuple[float, float], ...]
 """Points (x, y), in the order of x."""
 
 Take = Literal["last", "first", "mean", "max", "spread"]
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of a file of the catalogue."""
+
+
+P = TypeVar("P", bound=Part)
+
+
+def chosen(told: Mapping[str, object], kinds: Sequence[type[P]]) -> P:
+    """The part whose class is chosen by its first key: ``{column = "tau"}`` is of ``Column``.
+
+    Raises:
+        ValueError: if there is none, or the table has a wrong key or value.
+    """
+    heads = [kind for kind in kinds if kind.__struct_fields__[0] in told]
+    # an option of one kind may be called as the first key of another: `until` has a `column`
+    fitting = [kind for kind in heads if set(told) <= set(kind.__struct_fields__)]
+    if not heads:
+        raise ValueError(f"{[*told]} has no key that says of which kind it is")
+    return msgspec.convert(told, (fitting or heads)[0])
 
 
 class Measure(Part, frozen=True):
@@ -230,25 +250,9 @@ SHORT: Mapping[str, Measure] = {"accuracy": Final("accuracy"), "error": Final("e
 """Measures that a word is enough for."""
 
 
-def measure_of(told: object, place: str) -> Measure:
-    """The measure that a file names by a word or a table.
-
-    Raises:
-        StudyError: naming ``place``, what stands there and what is known.
-    """
-    if isinstance(told, str):
-        return _word(told, place)
-    found = chosen(told, MEASURES, place, "measure")
-    if isinstance(found, Best):
-        _word(found.best_of, place)
-    return found
-
-
-def _word(told: str, place: str) -> Measure:
-    if told not in SHORT:
-        known = ", ".join(SHORT)
-        raise StudyError(f"{place}: measure {told!r} is not known. Known words: {known}")
-    return SHORT[told]
+def measure_of(told: str | Mapping[str, object]) -> Measure:
+    """The measure that a file names by a word or a table."""
+    return SHORT[told] if isinstance(told, str) else chosen(told, MEASURES)
 
 
 def points(run: Run, column: str, over: str, part: int | None) -> Curve:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from sordino_papers.schema import Part
+from sordino_papers.measures import Part
 
 if TYPE_CHECKING:
     from sordino_papers.verdicts import Evidence

@@ -48,12 +48,12 @@ RUN: Any = SimpleNamespace(
         ({"until": 1, "column": "tau", "below": True, "else_end": True}, 8.0),
     ],
 )
-def test_numbers(told: object, expected: float) -> None:
-    assert measure_of(told, "here").of(RUN) == pytest.approx(expected)
+def test_numbers(told: str | dict[str, object], expected: float) -> None:
+    assert measure_of(told).of(RUN) == pytest.approx(expected)
 
 
 def test_jumps_are_differences_from_row_to_row() -> None:
-    jumps = measure_of({"curve": "tau", "jumps": True}, "here").of(RUN)
+    jumps = measure_of({"curve": "tau", "jumps": True}).of(RUN)
     assert jumps == ((2, 7), (3, 4), (4, 3), (5, 0), (6, 1), (7, 1), (8, 0))
 
 

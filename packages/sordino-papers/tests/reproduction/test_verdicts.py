@@ -14,10 +14,9 @@ import scipy.stats  # type: ignore[import-untyped]
 from sordino_papers.cells import Place
 from sordino_papers.checks import CHECKS
 from sordino_papers.entry import Claim, Entry, Published, Series, Shown
-from sordino_papers.measures import SHORT, Along, Measure, Until
+from sordino_papers.measures import SHORT, Along, Measure, Until, chosen
 from sordino_papers.results import Results, judged
 from sordino_papers.rules import RULES, Asked, Pair, Rule
-from sordino_papers.schema import chosen
 from sordino_papers.tables import statistics
 from sordino_papers.verdicts import Comparison, Evidence, Judged, judge
 
@@ -55,7 +54,7 @@ def evidence(measure: Measure = SHORT["accuracy"]) -> Evidence:
 
 
 def said(told: dict[str, object], measure: Measure = SHORT["accuracy"]) -> str:
-    rule: Rule = chosen(told, RULES, "here", "rule")
+    rule: Rule = chosen(told, RULES)
     return judge(rule, evidence(measure)).said
 
 
@@ -102,7 +101,7 @@ def test_curves_are_judged_by_their_ends() -> None:
 
 
 def test_a_peak_without_runs_cannot_be_told() -> None:
-    rule: Rule = chosen({"peaks": ["high"], "at": ["2"]}, RULES, "here", "rule")
+    rule: Rule = chosen({"peaks": ["high"], "at": ["2"]}, RULES)
     of = evidence()
     grid: Any = SimpleNamespace(**{**vars(of.grid), "panels": ["", "failed"]})
 
@@ -120,29 +119,27 @@ def test_a_claim_of_which_nothing_is_run_says_so() -> None:
 
 
 def test_an_equality_is_no_advantage() -> None:
-    found = judge(chosen({"better": "low", "than": ["low"]}, RULES, "here", "rule"), evidence())
+    found = judge(chosen({"better": "low", "than": ["low"]}, RULES), evidence())
     assert found.said == "does not hold"
     assert {each.mean for each in found.comparisons} == {0.0}
-    rule: Rule = chosen({"better": "low", "than": ["low"]}, RULES, "here", "rule")
+    rule: Rule = chosen({"better": "low", "than": ["low"]}, RULES)
     tied = judge(rule, evidence(Until(0.7)))  # at the same row of the log
     assert tied.said == "cannot be told"
 
 
 def test_what_a_comparison_says_is_what_is_true() -> None:
     """A fall is worded as a fall, beside the paper's size."""
-    rule: Rule = chosen({"better": "low", "than": ["high"]}, RULES, "here", "rule")
+    rule: Rule = chosen({"better": "low", "than": ["high"]}, RULES)
     told = statistics(judge(rule, evidence(SHORT["error"])))
     assert told[0].startswith("low minus high, 1: -20.3 points [-21.8, -18.9], asked below 0, ")
     assert told[0].endswith("paper -25 points, n = 3")
-    gained: Rule = chosen({"better": "high", "than": ["low"], "x": ["2"]}, RULES, "here", "rule")
+    gained: Rule = chosen({"better": "high", "than": ["low"], "x": ["2"]}, RULES)
     assert "paper 9 points" in statistics(judge(gained, evidence()))[0]
-    ratio: Rule = chosen(
-        {"better": "low", "than": ["high"], "times": 1.3, "x": ["1"]}, RULES, "here", "rule"
-    )
+    ratio: Rule = chosen({"better": "low", "than": ["high"], "times": 1.3, "x": ["1"]}, RULES)
     (told_ratio,) = statistics(judge(ratio, evidence(SHORT["error"])))
     assert told_ratio.startswith("low over high, 1: 0.711 times [")
     assert "asked below 0.769, paper" not in told_ratio
-    falls: Rule = chosen({"falls": ["low"]}, RULES, "here", "rule")
+    falls: Rule = chosen({"falls": ["low"]}, RULES)
     (change,) = statistics(judge(falls, evidence(Along("tau"))))[:1]
     assert change == "low: last quarter minus first, 1: 1 [1, 1], asked below 0, n = 3"
 
@@ -188,7 +185,7 @@ def test_a_peak_is_not_found_in_noise() -> None:
     """
     generator = np.random.default_rng(1)
     points = [str(i) for i in range(10)]
-    rule: Rule = chosen({"peaks": ["a"], "at": points[:9]}, RULES, "here", "rule")
+    rule: Rule = chosen({"peaks": ["a"], "at": points[:9]}, RULES)
     grid: Any = SimpleNamespace(entry=evidence().grid.entry, panels=[""], points=points)
     found = 0
     for _ in range(400):
@@ -226,7 +223,7 @@ def test_a_claim_holds_if_it_holds_in_both_forms(sound: str, paper: str, expecte
         other = "high" if name == "low" else "low"
         return dict(enumerate(NUMBERS[name if place.series == "a" else other, "1"]))
 
-    rule: Rule = chosen({"better": "a", "than": ["b"]}, RULES, "here", "rule")
+    rule: Rule = chosen({"better": "a", "than": ["b"]}, RULES)
     claim = Claim("a is better", "Section 1", rule, SHORT["accuracy"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Results, "values", values)
