@@ -101,6 +101,8 @@ def test_what_differs_is_named_and_trivia_is_not(tmp_path: Path) -> None:
 
 def test_rounds_of_a_log_that_is_being_written(tmp_path: Path) -> None:
     assert runner.rounds_done(tmp_path) == 0
+    (tmp_path / "run.json").write_text('{"regime": "synchronous"}')
+    (tmp_path / "study.toml").touch()
     (tmp_path / "rounds.jsonl").write_text(
         '{"kind": "round", "round": 3}\n{"kind": "late", "round": 3}\n{"kind": "round", "rou'
     )

@@ -269,12 +269,6 @@ def test_notes_that_lack_a_part_are_named(
     assert records.plain(records.fitted(seal, records.Seal)) == seal
 
 
-def test_the_last_closed_round_is_read_from_any_regime() -> None:
-    assert records.closed(b'{"kind": "round", "round": 7, "histogram": 3}') == 7
-    assert records.closed(b'{"kind": "round", "round": "x"}') is None
-    assert records.closed(b"[[[") is None
-
-
 WEIRD = st.characters(codec=None)
 VALUES = st.recursive(
     st.none()

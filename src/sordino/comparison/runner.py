@@ -23,15 +23,14 @@ import msgspec
 
 from sordino.base import processes
 from sordino.base.errors import SordinoError, StudyError
-from sordino.base.files import open_below
 from sordino.base.modules import nothing_new
 from sordino.comparison import result, schedule, tables
 from sordino.comparison.result import At, Comparison
 from sordino.comparison.schedule import Reads, Side, Task
 from sordino.core import study as studies
 from sordino.core.files import locked, replace_file
-from sordino.core.records import closed, known
-from sordino.core.run.folder import LOG, flat
+from sordino.core.records import known
+from sordino.core.run.folder import flat
 from sordino.core.run.reading import load
 from sordino.core.study.base import Study
 from sordino.core.study.parse import write
@@ -99,13 +98,9 @@ def _one(there: object, asked: object) -> bool:
 def rounds_done(folder: Path) -> int:
     """Rounds that a run has closed, from the end of its log; it may be written to meanwhile."""
     try:
-        with open_below(folder, LOG) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(size - TAIL, 0))
-            lines = file.read().split(b"\n")[:-1]
-    except (OSError, StudyError):
+        return load(folder, last=TAIL).number
+    except StudyError:  # it has no folder yet
         return 0
-    return next((number for line in reversed(lines) if (number := closed(line)) is not None), 0)
 
 
 def refuse_file(out: Path) -> None:

@@ -617,20 +617,6 @@ class Numbered(msgspec.Struct, frozen=True):
     round: Count = 0
 
 
-def closed(line: bytes | str) -> int | None:
-    """The number of the round that a row of the log closes; None of any other row.
-
-    >>> closed(b'{"kind": "round", "round": 3}'), closed(b'{"kind": "late", "round": 3}')
-    (3, None)
-    >>> closed(b'{"kind": "rou')  # cut short
-    """
-    try:
-        found = msgspec.json.decode(line, type=Numbered)
-    except (msgspec.MsgspecError, RecursionError):
-        return None
-    return found.round if found.kind == "round" else None
-
-
 def about(content: str | bytes, place: object) -> About:
     """Return what a ``run.json`` says; raises as :func:`about_of`."""
     return about_of(object_of(content, place), place)
