@@ -263,9 +263,9 @@ def test_usps_digits_and_range(tmp_path: Path) -> None:
         (b"x 1:1", "could not convert"),
     ],
 )
-def test_libsvm_names_the_line(tmp_path: Path, line: bytes, message: str) -> None:
+def test_a_damaged_line_of_libsvm_is_refused(tmp_path: Path, line: bytes, message: str) -> None:
     (tmp_path / "x").write_bytes(b"1 1:0.5\n" + line + b"\n")
-    with pytest.raises(DataError, match=f"line 2.*{message}|{message}"):
+    with pytest.raises(DataError, match=message):
         read_libsvm(tmp_path / "x", 9)
 
 

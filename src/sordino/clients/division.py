@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -95,36 +95,6 @@ class Federation:
             return np.stack([np.bincount(part.y, minlength=classes) for part in parts])
         order = np.arange(len(parts.whole)) if parts.order is None else parts.order
         return datasets.label_counts(parts.whole.y, datasets.Dealt(order, parts.bounds), classes)
-
-
-class Division(NamedTuple):
-    """The facts of a study's data that a plan asks for: n_i of every client, the shape of an
-    example, and how many classes there are, or scores that a model gives.
-    """
-
-    sizes: tuple[int, ...]
-    shape: tuple[int, ...]
-    classes: int
-
-    @classmethod
-    def of(cls, study: HorizontalStudy, whole: Callable[[], Federation]) -> Division:
-        """The study's, by the labels alone where that is enough; ``whole`` loads all examples."""
-        wanted = study.data
-        # Who is set aside, and who is behind a record, is found in the whole data.
-        apart = wanted.file is not None or wanted.validation or identified(study)
-        found = None if apart else datasets.labels(wanted.name or "")
-        if found is None:
-            told = cls.of_data(whole())
-            return told._replace(shape=wanted.seen(told.shape))
-        y, shape, classes = found
-        indices, _ = _dealt(study, y, None)
-        sizes = datasets.Dealt.of(indices).sizes
-        return cls(tuple(sizes.tolist()), wanted.seen(shape), len(classes))
-
-    @classmethod
-    def of_data(cls, divided: Federation) -> Division:
-        """Return the facts of data that is loaded already."""
-        return cls(divided.sizes, divided.test.shape, divided.test.outputs)
 
 
 def federation(study: HorizontalStudy, *, identify: bool = False) -> Federation:

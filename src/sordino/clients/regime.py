@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -14,7 +13,6 @@ from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.clients import pricing
 from sordino.clients.division import (
-    Division,
     Federation,
     examples,
     federation,
@@ -298,12 +296,12 @@ class HorizontalRegime(Regime[H]):
         """Return the study, its mechanism told the model's size where its price depends on it."""
         if study.privacy.unit == "none" or not study.privacy.mechanism.sized:
             return study
-        told = (
-            Division.of(study, lambda: federation(examples(study)))
-            if divided is None
-            else Division.of_data(divided)
-        )
-        return for_dimension(study, _outline(study, told).dim)
+        if divided is None:
+            test = federation(examples(study)).test
+            shape = study.data.seen(test.shape)
+        else:
+            test, shape = divided.test, divided.test.shape
+        return for_dimension(study, _outline(study, shape, test.outputs).dim)
 
     def calibrated(self, study: H) -> H:
         """Return the study with its noise filled in."""
@@ -311,9 +309,9 @@ class HorizontalRegime(Regime[H]):
 
     def plan(self, study: H) -> tuple[Plan, tuple[int, ...]]:
         """Return the price of a study and the clients' numbers of examples."""
-        whole = functools.cache(lambda: federation(examples(study)))
-        told = Division.of(study, whole)
-        known, sizes = _outline(study, told), told.sizes
+        divided = federation(examples(study))
+        shape, sizes = study.data.seen(divided.test.shape), divided.sizes
+        known = _outline(study, shape, divided.test.outputs)
         if study.world.latency.reads:  # whether its file can be used
             study.world.latency.tasks(Seeded(study.seed), len(sizes))
         sized = for_dimension(study, known.dim)
@@ -346,7 +344,7 @@ class HorizontalRegime(Regime[H]):
         if not identified(full):
             return priced, sizes
         asked = self.schedule(full, sizes)
-        return pricing.with_balances(full, asked, self.whole(full), whole(), priced), sizes
+        return pricing.with_balances(full, asked, self.whole(full), divided, priced), sizes
 
     def build(
         self, study: H, folder: Path, run: str, affordable_steps: Sequence[int] | None
@@ -401,18 +399,23 @@ def of(study: H) -> HorizontalRegime[H]:
     return found
 
 
-def _outline(study: HorizontalStudy, told: Division) -> Outline:
-    """The study's model as a plan needs it; a model that is not built in is made and tried."""
-    if (known := outline(study.model.name, told.shape, told.classes)) is not None:
+def _outline(study: HorizontalStudy, shape: tuple[int, ...], classes: int) -> Outline:
+    """The study's model as a plan needs it; a model that is not built in is made and tried.
+
+    Args:
+        shape: of an example as the model sees it.
+        classes: how many there are, or scores that a model gives.
+    """
+    if (known := outline(study.model.name, shape, classes)) is not None:
         return known
     from sordino.training.flat import Flat
     from sordino.training.perexample import path_of
 
-    flat = Flat(model(study, told.shape, told.classes))
+    flat = Flat(model(study, shape, classes))
     sizes = tuple(slot.size for slot in flat.layout)
     # How gradients are computed is tried out only where it is told.
     tried = study.privacy.unit == "sample"
-    path = path_of(flat, told.shape, loss_of(study)) if tried else MAPPED
+    path = path_of(flat, shape, loss_of(study)) if tried else MAPPED
     return Outline(sizes, path)
 
 

@@ -23,7 +23,6 @@ from sordino.data.partition import checked as checked
 from sordino.data.partition import hold_out as hold_out
 from sordino.data.partition import label_counts as label_counts
 from sordino.data.partition import per_client_validation as per_client_validation
-from sordino.data.readers import labels as labels
 from sordino.data.readers import load as load
 from sordino.data.readers import names as names
 from sordino.data.sets import PUBLISHED as PUBLISHED

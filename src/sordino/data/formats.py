@@ -182,17 +182,6 @@ _UNSIGNED_BYTE = 0x0800
 
 def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
     """The array in an IDX file (gzip or not) of unsigned bytes with so many dimensions."""
-    source, shape = _opened(path, dimensions)
-    size = math.prod(shape)
-    what = f"values (shape {' x '.join(map(str, shape))})"
-    values = np.empty(shape, dtype=np.uint8)
-    source.fill(values.reshape(-1).data, what)
-    source.end(f"{size} {what}")
-    return values
-
-
-def _opened(path: Path, dimensions: int) -> tuple[Source, tuple[int, ...]]:
-    """A file behind its header, and the shape that it announces."""
     source = Source(path)
     wanted = _UNSIGNED_BYTE | dimensions
     (magic,) = struct.unpack(">I", source.exactly(4, "IDX magic number"))
@@ -212,35 +201,25 @@ def _opened(path: Path, dimensions: int) -> tuple[Source, tuple[int, ...]]:
     source.check_room(size, what)
     if size > (most := allowed(path.stat().st_size)):
         raise DataError(too_large(path, "its header announces", size, most))
-    return source, shape
+    values = np.empty(shape, dtype=np.uint8)
+    source.fill(values.reshape(-1).data, what)
+    source.end(f"{size} {what}")
+    return values
 
 
 def read_images(images: Path, labels: Path, classes: int) -> tuple[npt.NDArray[np.uint8], Labels]:
     """Images (examples, 1, height, width) and their labels, from their two files."""
-    x = read_idx(images, 3)
-    return x[:, None], _idx_labels(images, len(x), labels, classes)
-
-
-def read_labels(images: Path, labels: Path, classes: int) -> tuple[tuple[int, ...], Labels]:
-    """The shape (1, height, width) of the images, of which only the header is read, and their
-    labels.
-    """
-    count, *shape = _opened(images, 3)[1]
-    return (1, *shape), _idx_labels(images, count, labels, classes)
-
-
-def _idx_labels(images: Path, count: int, labels: Path, classes: int) -> Labels:
-    y = read_idx(labels, 1)
-    if count != len(y):
+    x, y = read_idx(images, 3), read_idx(labels, 1)
+    if len(x) != len(y):
         raise Source(labels).damaged(
-            f"expected {count} labels, one for each image of {images.name}", f"found {len(y)}"
+            f"expected {len(x)} labels, one for each image of {images.name}", f"found {len(y)}"
         )
     if int(y.max()) >= classes:
         row = int(np.argmax(y >= classes))
         raise Source(labels).damaged(
             f"expected labels 0..{classes - 1}", f"label {row} is {int(y[row])}"
         )
-    return y.astype(np.int64)
+    return x[:, None], y.astype(np.int64)
 
 
 def read_libsvm(
@@ -249,7 +228,7 @@ def read_libsvm(
     """Dense features (examples, features) and labels as written, from text (bzip2, gzip or plain).
 
     Raises:
-        DataError: naming the first line that is damaged, or what is missing.
+        DataError: naming what is damaged or missing.
     """
     source = Source(path)
     content = source.whole()
@@ -260,37 +239,22 @@ def read_libsvm(
         raise source.damaged(f"expected {examples} lines, one for each example", f"found {found}")
     if (size := 4 * features * found) > (most := allowed(path.stat().st_size)):
         raise DataError(too_large(path, f"its {found} lines need", size, most))
-    try:
-        return _parsed(content, features)
-    except _MISTAKES as error:
-        fault = error
-    for number, line in enumerate(content[:-1].split(b"\n"), start=1):
-        try:
-            _parsed(line + b"\n", features)
-        except _MISTAKES as error:
-            raise source.damaged(
-                f"line {number}: expected 'label index:value ...' with finite numbers and rising "
-                f"feature numbers 1..{features}",
-                str(error),
-            ) from error
-    raise source.damaged("expected lines of 'label index:value ...'", str(fault))
-
-
-_MISTAKES = (ValueError, OverflowError)
-
-
-def _parsed(
-    content: bytes, features: int
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
     from sklearn.datasets import load_svmlight_file
 
-    x, y = load_svmlight_file(
-        io.BytesIO(content), n_features=features, dtype=np.float32, zero_based=False
-    )
-    if len(y) != content.count(b"\n"):
-        raise ValueError("found an empty line")
-    if not (np.isfinite(x.data).all() and np.isfinite(y).all()):
-        raise ValueError("found a number that is not finite")
+    try:
+        x, y = load_svmlight_file(
+            io.BytesIO(content), n_features=features, dtype=np.float32, zero_based=False
+        )
+        if len(y) != found:
+            raise ValueError("found an empty line")
+        if not (np.isfinite(x.data).all() and np.isfinite(y).all()):
+            raise ValueError("found a number that is not finite")
+    except (ValueError, OverflowError) as error:
+        raise source.damaged(
+            "expected lines of 'label index:value ...' with finite numbers and rising feature "
+            f"numbers 1..{features}",
+            str(error),
+        ) from error
     return x.toarray(), y
 
 

@@ -19,8 +19,7 @@ import numpy as np
 from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError
 from sordino.data import identity, mapped, sets
-from sordino.data.dataset import Corpus, Dataset, Labels
-from sordino.data.formats import read_labels
+from sordino.data.dataset import Corpus, Dataset
 from sordino.data.labels import clamped, encode, encode_clients
 from sordino.data.sets import NAMES, PUBLISHED, embedded
 from sordino.data.table import SUFFIXES, Raw, ReadOptions, ending, read_npz, read_table
@@ -111,19 +110,6 @@ def _published(name: str) -> Corpus:
     assert published.read is not None
     train, test = published.read(sets.find(name), published)
     return Corpus(*(Dataset(name, x, y, published.classes) for x, y in (train, test)))
-
-
-def labels(name: str) -> tuple[Labels, tuple[int, ...], tuple[str, ...]] | None:
-    """Of a published training set, its labels, the shape of an example and the names of classes;
-    None where that takes as long as loading all of it.
-    """
-    published = sets.named(name)
-    if published is None or published.read is not sets.idx_halves:
-        return None
-    folder = sets.find(name)
-    images, targets = (published.file(folder, file) for file in published.layouts[0][:2])
-    shape, y = read_labels(images, targets, len(published.classes))
-    return y, shape, published.classes
 
 
 def _unknown(name: str) -> str:

@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 
 from sordino.base.errors import StudyError
-from sordino.clients.division import Division, examples, federation
+from sordino.clients.division import examples, federation
 from sordino.clients.study import HorizontalStudy
 from sordino.core.regimes import calibrated
 from sordino.data.scattering import LIMIT, RandomConvolutions, Scattering
@@ -51,12 +51,13 @@ def ruled(study: HorizontalStudy) -> tuple[HorizontalStudy, list[str]]:
     """
     full = calibrated(_fits(study))
     assert isinstance(full, SynchronousStudy)
-    privacy, told = full.privacy, Division.of(full, lambda: federation(examples(full)))
-    length = math.sqrt(math.prod(told.shape)) / LIMIT
+    privacy, divided = full.privacy, federation(examples(full))
+    features = math.prod(full.data.seen(divided.test.shape))
+    length = math.sqrt(features) / LIMIT
     count = REGIME.wanted(full)
-    noise = _noise(full, told.sizes)
+    noise = _noise(full, divided.sizes)
     clip = _rounded(length / SHORT)
-    correlation = REGIME.correlation(full, told.sizes, 0)
+    correlation = REGIME.correlation(full, divided.sizes, 0)
     added = math.sqrt(count) if correlation is None else correlation.together(count)
     rate = _rounded(NOISE * (1.0 - full.method.momentum) / (clip * noise * length * added))
     chosen = {"privacy.clip": clip, "method.learning_rate": rate}
@@ -68,7 +69,7 @@ def ruled(study: HorizontalStudy) -> tuple[HorizontalStudy, list[str]]:
         tuned={"source": "rules", "chosen": chosen},
     )
     return found, [
-        f"length of an example: {length:.4g} ({math.prod(told.shape)} normalised features)",
+        f"length of an example: {length:.4g} ({features} normalised features)",
         f"noise of one averaged step: {noise:.4g} C in each weight (noise multiplier "
         f"{privacy.noise_multiplier:g}), {count} steps",
         f"clip {clip:g}: a twentieth of that length; learning rate {rate:g}: then the noise of a "
