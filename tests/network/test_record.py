@@ -255,11 +255,11 @@ def test_layout_is_not_signed_and_a_site_cannot_sign_for_all(played: Played) -> 
     [
         (b"", "no record of format 1"),
         (b"format: 2\n", "no record of format 1"),
-        (b"format: [1", "no YAML"),
+        (b"format: [1", "cannot be read"),
         (b"format: 1\nrun: x\n", "missing required field"),
-        (b"\x00\x01", "no YAML"),
-        (b"format: !!int ''\n", "no YAML"),
-        (b"!!python/object/apply:os.system ['true']", "no YAML"),
+        (b"\x00\x01", "cannot be read"),
+        (b"format: !!int ''\n", "cannot be read"),
+        (b"!!python/object/apply:os.system ['true']", "cannot be read"),
         (b"a: &a [1]\nb: [*a, *a]\nformat: 1\n", "no aliases"),
     ],
 )

@@ -22,7 +22,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from torch import Tensor
 
@@ -31,7 +30,7 @@ from sordino.audit.lira import Observed, confidence
 from sordino.audit.planted import ABSENT, MembersSum
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
-from sordino.base.files import check_below
+from sordino.base.files import check_below, readable
 from sordino.clients import regime as horizontal
 from sordino.clients.division import Federation, federation, loss_of, model
 from sordino.clients.simulation import Simulation
@@ -203,18 +202,11 @@ def load_weights(flat: Flat, path: Path) -> None:
     Raises:
         StudyError: if there is none, or it is of another model.
     """
-    try:
+    finish = f"Finish the run with `sordino run --resume {path.parent}`, or audit its study.toml"
+    missing = f"there is no trained model. {finish}"
+    remedy = "Restore it from a copy, or audit the run's study.toml"
+    with readable(path, remedy=remedy, missing=missing):
         saved = load_file(check_below(path.parent, path.name))
-    except FileNotFoundError:
-        raise StudyError(
-            f"{path}: there is no trained model. Finish the run with `sordino run --resume "
-            f"{path.parent}`, or audit its study.toml"
-        ) from None
-    except (SafetensorError, OSError) as error:
-        raise StudyError(
-            f"{path}: cannot be read ({error}). Restore it from a copy, or audit the run's "
-            "study.toml"
-        ) from error
     found = {name: tuple(values.shape) for name, values in saved.items()}
     if found != {slot.name: slot.shape for slot in flat.layout}:
         raise StudyError(

@@ -78,9 +78,12 @@ _REMEDY = (
 
 @contextmanager
 def readable(
-    place: object, kind: type[SordinoError] = StudyError, remedy: str = "Restore it from a copy"
+    place: object,
+    kind: type[SordinoError] = StudyError,
+    remedy: str = "Restore it from a copy",
+    missing: str = "",
 ) -> Iterator[None]:
-    """Say of a file that cannot be read which one it is, and what to do.
+    """Say of a file that cannot be read, or is ``missing``, which one it is, and what to do.
 
     Damaged bytes have readers raise anything.
 
@@ -92,6 +95,8 @@ def readable(
     except SordinoError:
         raise
     except Exception as error:
+        if missing and isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise kind(f"{place}: {missing}") from None
         why = getattr(error, "strerror", None) or str(error)[:200] or type(error).__name__
         raise kind(f"{place}: cannot be read ({why}). {remedy}") from error
 

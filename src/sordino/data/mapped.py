@@ -229,10 +229,7 @@ def _index(folder: Path) -> Index:
             f"{path}: format must be {FORMAT}, which this version reads; got "
             f"{found.get('format')!r}. Convert its source again"
         )
-    try:
-        return msgspec.json.decode(content, type=Index)
-    except msgspec.ValidationError as error:
-        raise DataError(f"{path}: {error}. Convert its source again") from error
+    return msgspec.json.decode(content, type=Index)
 
 
 def _refuse_rules(folder: Path, index: Index, how: ReadOptions) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from sordino.base.errors import StudyError
-from sordino.base.files import MIB, read_below
+from sordino.base.files import MIB, read_below, readable
 from sordino.deployment.document import Attack, Point
 
 
@@ -37,15 +37,9 @@ def read(path: Path) -> tuple[Attack, ...]:
     Raises:
         StudyError: if it cannot be read, or the attack looked at the study's own examples.
     """
-    try:
+    with readable(path, remedy="Give what `sordino audit --json` has printed"):
         found = msgspec.json.decode(read_below(path.parent, path.name, most=MIB), type=_Printed)
         rows = list(zip(found.intervals, found.verdicts, strict=True))
-    except (FileNotFoundError, NotADirectoryError):
-        raise StudyError(f"{path}: there is no such file") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
-        raise StudyError(
-            f"{path}: this is not what `sordino audit --json` prints ({error})"
-        ) from error
     if found.own_examples and found.attack != "mechanism":
         raise StudyError(
             f"{path}: this attack looked at the study's own examples. Its result is a release that "

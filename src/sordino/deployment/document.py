@@ -12,7 +12,7 @@ import msgspec
 import yaml
 
 from sordino.base.errors import StudyError
-from sordino.base.files import MIB, read_below
+from sordino.base.files import MIB, read_below, readable
 from sordino.core.files import replace_file
 from sordino.network.proof import Proof
 from sordino.privacy.rounding import epsilon_text
@@ -301,12 +301,8 @@ def read(path: Path) -> Record:
     Raises:
         StudyError: if there is none, or it is of another format, or damaged: it names the field.
     """
-    try:
+    with readable(path, remedy="A record is YAML: `sordino record RUN` writes one"):
         found = yaml.load(read_below(path.parent, path.name, most=MOST), _Loader)
-    except (FileNotFoundError, NotADirectoryError):
-        raise StudyError(f"{path}: there is no such record") from None
-    except Exception as error:  # the library fails in many ways on what is no YAML
-        raise StudyError(f"{path}: this is no YAML that can be read ({error})") from error
     number = found.get("format") if isinstance(found, dict) else None
     if number != FORMAT:
         raise StudyError(

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from sordino.base.errors import StudyError
-from sordino.base.files import Malformed, read_below, toml_of
+from sordino.base.files import read_below, readable, toml_of
 
 MOST = 1 << 20
 SECTORS = ("Technology", "Healthcare", "Education", "Government", "Energy", "Finance")
@@ -62,16 +62,9 @@ def read(path: Path) -> Answers:
     Raises:
         StudyError: naming the key and what is wrong.
     """
-    try:
-        found = msgspec.convert(
-            toml_of(read_below(path.parent, path.name, most=MOST).decode()), Answers
-        )
-    except (FileNotFoundError, NotADirectoryError):
-        raise StudyError(
-            f"{path}: there is no such file; `sordino record RUN --questions` prints one to fill in"
-        ) from None
-    except (Malformed, UnicodeDecodeError, msgspec.ValidationError) as error:
-        raise StudyError(f"{path}: {error}") from error
+    with readable(path, remedy="`sordino record RUN --questions` prints one to fill in"):
+        content = read_below(path.parent, path.name, most=MOST)
+        found = msgspec.convert(toml_of(content.decode()), Answers)
     if found.sector not in ("", *SECTORS):
         raise StudyError(f"{path}: sector must be one of {', '.join(SECTORS)}, or empty")
     return found

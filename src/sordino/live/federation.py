@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from sordino.base.errors import StudyError
-from sordino.base.files import MIB, read_below
+from sordino.base.files import MIB, read_below, readable
 from sordino.core.records import Count, Maybe, Real
 from sordino.live.loopback import Answer, Loopback
 from sordino.report.page import template
@@ -92,15 +92,10 @@ def read(folder: Path) -> Status:
     Raises:
         StudyError: if there is none.
     """
-    try:
+    remedy = "Give the run folder of a server that has heard from a site"
+    missing = f"there is no status yet. {remedy}"
+    with readable(folder / NAME, remedy=remedy, missing=missing):
         return msgspec.json.decode(read_below(folder, NAME, most=MIB), type=Status)
-    except (FileNotFoundError, NotADirectoryError):
-        raise StudyError(
-            f"{folder / NAME}: there is no status yet. Give the run folder of a server that has "
-            "heard from a site"
-        ) from None
-    except msgspec.MsgspecError as error:
-        raise StudyError(f"{folder / NAME}: cannot be read ({error})") from error
 
 
 def page(*states: Status) -> str:

@@ -24,14 +24,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sordino.base.errors import StudyError
-from sordino.base.files import MIB, read_below, there
+from sordino.base.files import MIB, read_below, readable, there
 
 DAYS = 365
 AUTHORITY_DAYS = 3650
 REVOKED = "revoked.pem"
 Kind = Literal["server", "site"]
 T = TypeVar("T")
-COPY = ". Copy the whole kit again, or certificate and key of an earlier kit of this authority"
+COPY = "Copy the whole kit again, or certificate and key of an earlier kit of this authority"
 _SKEW = dt.timedelta(minutes=5)
 
 
@@ -148,18 +148,14 @@ def revoked(by: Pair, serials: Sequence[int], now: dt.datetime) -> bytes:
     return made.sign(by.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
-def _read(folder: Path, name: str, load: Callable[[bytes], T], what: str, remedy: str = "") -> T:
+def _read(folder: Path, name: str, load: Callable[[bytes], T], what: str, remedy: str = COPY) -> T:
     """Return what a file holds.
 
     Raises:
-        StudyError: if it is missing, with the remedy, or none.
+        StudyError: if it is missing or none, with the remedy.
     """
-    try:
+    with readable(folder / name, remedy=remedy, missing=f"the {what} is missing. {remedy}"):
         return load(read_below(folder, name, most=MIB))
-    except FileNotFoundError:
-        raise StudyError(f"{folder / name}: the {what} is missing{remedy}") from None
-    except (ValueError, TypeError) as error:
-        raise StudyError(f"{folder / name}: no {what} ({error})") from error
 
 
 def _list(content: bytes) -> x509.CertificateRevocationList:
@@ -178,7 +174,7 @@ def read_revoked(folder: Path, name: str, trusted: x509.Certificate) -> frozense
     Raises:
         StudyError: if it cannot be read, or the authority has not signed it.
     """
-    remedy = ". Copy it from the authority's folder"
+    remedy = "Copy it from the authority's folder"
     found = _read(folder, name, _list, "list of revoked certificates", remedy)
     signer = trusted.public_key()
     if not isinstance(signer, ec.EllipticCurvePublicKey) or not found.is_signature_valid(signer):
@@ -194,7 +190,7 @@ def read_certificate(folder: Path, name: str) -> x509.Certificate:
     Raises:
         StudyError: if it is missing or none.
     """
-    return _read(folder, name, x509.load_pem_x509_certificate, "certificate", COPY)
+    return _read(folder, name, x509.load_pem_x509_certificate, "certificate")
 
 
 def read_pair(folder: Path, name: str) -> Pair:
@@ -204,7 +200,7 @@ def read_pair(folder: Path, name: str) -> Pair:
         StudyError: if one of them is missing, or none.
     """
     load = partial(serialization.load_pem_private_key, password=None)
-    key = _read(folder, f"{name}.key", load, "private key", COPY)
+    key = _read(folder, f"{name}.key", load, "private key")
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise StudyError(f"{folder / name}.key: not a key on an elliptic curve")
     return Pair(read_certificate(folder, f"{name}.pem"), key)

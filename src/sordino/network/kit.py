@@ -33,7 +33,7 @@ from cryptography import x509
 
 from sordino.base import modules as code
 from sordino.base.errors import StudyError, printable
-from sordino.base.files import MIB, Malformed, read_below, there, toml_of
+from sordino.base.files import MIB, read_below, readable, there, toml_of
 from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.files import replace_file, said_clearly
@@ -57,12 +57,8 @@ def read_table(path: Path, missing: str = "there is no such file") -> dict[str, 
     Raises:
         StudyError: if it is missing or none.
     """
-    try:
+    with readable(path, remedy="Correct it", missing=missing):
         return toml_of(read_below(path.parent, path.name, most=MOST).decode())
-    except (FileNotFoundError, NotADirectoryError):
-        raise StudyError(f"{path}: {missing}") from None
-    except (Malformed, UnicodeDecodeError) as error:
-        raise StudyError(f"{path}: {error}") from error
 
 
 def read_agreement(path: Path) -> Agreement:

@@ -20,7 +20,7 @@ import msgspec
 from cryptography import x509
 
 from sordino.base.errors import LedgerError, StudyError, printable
-from sordino.base.files import MIB, read_below
+from sordino.base.files import MIB, read_below, readable
 from sordino.core.files import replace_file
 from sordino.core.records import Count, Maybe, Place, known
 from sordino.core.run import reading
@@ -106,13 +106,9 @@ def read(folder: Path) -> Proof:
     Raises:
         StudyError: if there is none that can be read.
     """
-    path = folder / NAME
-    try:
+    missing = "there is no proof; a site writes it when its run ends"
+    with readable(folder / NAME, remedy="Get it from the site again", missing=missing):
         return msgspec.json.decode(read_below(folder, NAME, most=MIB), type=Proof)
-    except (FileNotFoundError, NotADirectoryError):
-        raise StudyError(f"{path}: there is no proof; a site writes it when its run ends") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise StudyError(f"{path}: this is no proof ({error})") from error
 
 
 def stated(proof: Proof, authority: Path, path: Path) -> Statement:

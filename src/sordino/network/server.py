@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from sordino.base.errors import BudgetExceeded, StudyError
-from sordino.base.files import GIB, read_below
+from sordino.base.files import GIB, read_below, readable
 from sordino.core import regimes
 from sordino.core.files import locked, replace_file
 from sordino.core.prepared import PreparedRun, PrepareRun
@@ -232,12 +232,8 @@ def farewell(folder: Path, options: ServerOptions, seconds: float = FAREWELL) ->
     Raises:
         StudyError: if the folder's run has not ended.
     """
-    try:
+    with readable(folder / LAST, missing="this run has not ended yet"):
         last = _last.decode(read_below(folder, LAST, most=GIB))
-    except FileNotFoundError:
-        raise StudyError(f"{folder}: this run has not ended yet") from None
-    except msgspec.MsgspecError as error:
-        raise StudyError(f"{folder / LAST}: this is no farewell ({error})") from error
     (folder / JOURNAL).unlink(missing_ok=True)
     if isinstance(last, frames.Bye):  # of a version before
         last = Farewell(last)

@@ -43,7 +43,7 @@ from msgspec import UNSET, UnsetType
 
 from sordino.base.entropy import History
 from sordino.base.errors import ResumeError
-from sordino.base.files import KIB, append_below, open_below, read_below, there
+from sordino.base.files import KIB, append_below, open_below, read_below, readable, there
 from sordino.core.files import replace_file
 from sordino.core.plan import INPUTS
 from sordino.core.plan import JOURNAL as JOURNAL_BYTES
@@ -435,14 +435,10 @@ class ReplayGuard:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._boot = folder, _boot()
-        try:
-            found = msgspec.json.decode(read_below(folder, NOTE, most=KIB), type=_Noted)
-        except FileNotFoundError:
-            found = _Noted()
-        except msgspec.MsgspecError as error:
-            raise ResumeError(
-                f"{folder / NOTE}: cannot be read ({error}). Restore the folder from a copy"
-            ) from error
+        found = _Noted()
+        if there(folder, NOTE):
+            with readable(folder / NOTE, ResumeError, "Restore the folder from a copy"):
+                found = msgspec.json.decode(read_below(folder, NOTE, most=KIB), type=_Noted)
         self._number = found.number
         self.lost = 0 if self._boot and found.boot == self._boot else found.number
 
