@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from sordino.api.ledgers import Ledger
     from sordino.core.run.session import Outcome
     from sordino.core.run.verify import Verdict
-    from sordino.live.observers import Observers
     from sordino.live.track import Maker
     from sordino.report.page import Picture
 
@@ -227,8 +226,6 @@ def run(
         StudyError: if the study cannot be run; nothing was written or spent then.
         BudgetExceeded: if the budget does not pay for it.
     """
-    from sordino.clients.workers import workers as started
-    from sordino.core.regimes import build
     from sordino.core.run import session
     from sordino.core.study.base import refuse_repeated
 
@@ -236,17 +233,8 @@ def run(
     if data is not None:
         asked = asked.on(data)
     refuse_repeated(asked.checked.tuned)
-    with started(workers) as group, _observed(progress, on_row, track) as seen:
-        outcome = session.begin(
-            asked.checked,
-            None if out is None else Path(out),
-            seen.row,
-            seen.begin,
-            build=build if group is None else group.build,
-            again="call so.resume with this folder",
-        )
-        seen.end(outcome)
-    return _ended(outcome)
+    begin = partial(session.begin, asked.checked, None if out is None else Path(out))
+    return _played(begin, on_row, progress, track, workers)
 
 
 def resume(
@@ -282,26 +270,44 @@ def resume(
     Raises:
         StudyError, ResumeError: if it cannot go on.
     """
-    from sordino.clients.workers import workers as started
-    from sordino.core.regimes import build
     from sordino.core.run import session
 
-    with started(workers) as group, _observed(progress, on_row, track) as seen:
-        outcome = session.resume(
-            Path(folder),
+    beside = None if modules is None else Path(modules)
+    go_on = partial(session.resume, Path(folder), modules=beside)
+    return _played(go_on, on_row, progress, track, workers)
+
+
+def _played(
+    play: Callable[..., Outcome],
+    on_row: Callable[[Row], None] | None,
+    progress: bool | None,
+    track: Sequence[str | Maker],
+    workers: int,
+) -> Run:
+    """Have ``play`` begin a run, or go on with it, where all that look on see it."""
+    from sordino.clients.workers import workers as started
+    from sordino.core.regimes import build
+    from sordino.live.observers import observed
+    from sordino.report import write
+
+    with (
+        started(workers) as group,
+        observed(
+            quiet=not (looked_at() if progress is None else progress),
+            tell=lambda text: print(text, file=sys.stderr),  # noqa: T201
+            warn=_warn,
+            notice=_warn,
+            track=track,
+            on_row=on_row,
+        ) as seen,
+    ):
+        outcome = play(
             seen.row,
             seen.begin,
-            modules=None if modules is None else Path(modules),
             build=build if group is None else group.build,
             again="call so.resume with this folder",
         )
         seen.end(outcome)
-    return _ended(outcome)
-
-
-def _ended(outcome: Outcome) -> Run:
-    from sordino.report import write
-
     write(Path(outcome.run))
     return Run.open(outcome.run)
 
@@ -309,21 +315,6 @@ def _ended(outcome: Outcome) -> Run:
 def looked_at() -> bool:
     """Return whether output is likely to be seen: on a terminal, or in a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
-
-
-def _observed(
-    progress: bool | None, on_row: Callable[[Row], None] | None, track: Sequence[str | Maker]
-) -> AbstractContextManager[Observers]:
-    from sordino.live.observers import observed
-
-    return observed(
-        quiet=not (looked_at() if progress is None else progress),
-        tell=lambda text: print(text, file=sys.stderr),  # noqa: T201
-        warn=_warn,
-        notice=_warn,
-        track=track,
-        on_row=on_row,
-    )
 
 
 def _warn(text: str) -> None:
