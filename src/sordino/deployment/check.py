@@ -149,10 +149,7 @@ def _signature(record: Record, mark: Signature, authority: Path) -> Iterator[str
             "somebody of another federation"
         )
         return
-    revoked = authority.with_name("revoked.pem")
-    if revoked.exists() and certificate.serial_number in certificates.read_revoked(
-        authority.parent, revoked.name, trusted
-    ):
+    if certificates.is_revoked(certificate, authority, trusted):
         yield "the certificate of who signed it is revoked"
     name, folder = certificates.common_name(certificate), authority.parent
     single = [each.name for each in record.sites] == [name] and certificates.of_site(certificate)

@@ -184,6 +184,14 @@ def read_revoked(folder: Path, name: str, trusted: x509.Certificate) -> frozense
     return frozenset(each.serial_number for each in found)
 
 
+def is_revoked(certificate: x509.Certificate, authority: Path, trusted: x509.Certificate) -> bool:
+    """Return whether a list of revoked certificates beside ``authority.pem`` has this one."""
+    folder = authority.parent
+    if not (folder / REVOKED).exists():
+        return False
+    return certificate.serial_number in read_revoked(folder, REVOKED, trusted)
+
+
 def read_certificate(folder: Path, name: str) -> x509.Certificate:
     """A certificate in PEM.
 

@@ -140,10 +140,7 @@ def stated(proof: Proof, authority: Path, path: Path) -> Statement:
             f"{path}: it speaks of site {statement.site}, and "
             f"{certificates.common_name(certificate)} has signed it"
         )
-    revoked = authority.with_name("revoked.pem")
-    if revoked.exists() and certificate.serial_number in certificates.read_revoked(
-        authority.parent, revoked.name, trusted
-    ):
+    if certificates.is_revoked(certificate, authority, trusted):
         raise LedgerError(f"{path}: the certificate of site {statement.site} is revoked")
     if statement.entries < 1:
         raise LedgerError(f"{path}: it states no entry of a ledger, and every run begins with one")
