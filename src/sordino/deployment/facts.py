@@ -41,6 +41,30 @@ PUBLIC = (
     "machines or their connections.",
     "That somebody takes part at all, for who watches the connections of a {client}.",
 )
+SERVER = {
+    "shared": (
+        "Sums over enough sites, with the noise that all of them added.",
+        "Not to collude with more sites than the assumptions say.",
+    ),
+    "sample": (
+        "What sites send: each has noise already.",
+        "Nothing for the guarantee; to carry out the method, so that the model is right.",
+    ),
+    "client": (
+        "Each site's update before noise is added, and who was drawn.",
+        "With every single update: it adds the noise. The guarantee is about what it publishes.",
+    ),
+    "label": (
+        "All labels, and each party's embeddings of its features, without noise.",
+        "With all labels, which it holds, and with what embeddings tell of features.",
+    ),
+    "entity": (
+        "All labels, which it holds; each party's embeddings, with noise.",
+        "With all labels.",
+    ),
+    "none": ("What sites send, without noise.", "With everything that it tells."),
+}
+"""What the server sees and is trusted with, by the unit of privacy, or where noise is shared."""
 
 Given = tuple[Path, Proof, Statement]
 """A site's folder, its proof, and what that states."""
@@ -209,7 +233,7 @@ def _actors(study: Study, agreed: Agreed | None) -> Iterator[d.Actor]:
             "To run the agreed program and to keep its key, its ledger and its data. Others' "
             "guarantees do not rest on it, but for what the assumptions say.",
         )
-        yield d.Actor("The server", *_server(unit, shared))
+        yield d.Actor("The server", *SERVER.get("shared" if shared else unit, SERVER["sample"]))
         if agreed.agreement.transport != "websocket":  # frames are open to who carries them
             yield d.Actor(
                 f"Who carries frames ({agreed.agreement.transport})",
@@ -228,36 +252,6 @@ def _actors(study: Study, agreed: Agreed | None) -> Iterator[d.Actor]:
         "Whoever has the published model, log and ledger",
         "All that was released; may know everything else, and control all others.",
         "Nothing: this is the attacker whom the guarantee is about.",
-    )
-
-
-def _server(unit: str, shared: bool) -> tuple[str, str]:
-    if shared:
-        return (
-            "Sums over enough sites, with the noise that all of them added.",
-            "Not to collude with more sites than the assumptions say.",
-        )
-    if unit == "client":
-        return (
-            "Each site's update before noise is added, and who was drawn.",
-            "With every single update: it adds the noise. The guarantee is about what it "
-            "publishes.",
-        )
-    if unit == "label":
-        return (
-            "All labels, and each party's embeddings of its features, without noise.",
-            "With all labels, which it holds, and with what embeddings tell of features.",
-        )
-    if unit == "entity":
-        return (
-            "All labels, which it holds; each party's embeddings, with noise.",
-            "With all labels.",
-        )
-    if unit == "none":
-        return "What sites send, without noise.", "With everything that it tells."
-    return (
-        "What sites send: each has noise already.",
-        "Nothing for the guarantee; to carry out the method, so that the model is right.",
     )
 
 
