@@ -33,7 +33,6 @@ IMPORTED = (
     "sordino.api.running",
     "sordino.data.formats",
     "sordino.data.stream.table",
-    "sordino.cli.compare",
     "sordino.cli.network",
     "sordino.network.server",
     "sordino.network.site",

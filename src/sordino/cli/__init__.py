@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from sordino.base import VERSION, companions, companions_here
-from sordino.cli import audit, compare, ledger, network, plan, run, say, tune
+from sordino.cli import audit, ledger, network, plan, run, say, tune
 
 
 class _Commands(TyperGroup):
@@ -57,7 +57,7 @@ def _options(
 
 
 app.command("run")(run.run)
-app.command("compare")(compare.compare)
+app.command("compare")(run.compare)
 app.command("tune")(tune.tune)
 app.command("plan")(plan.plan)
 app.command("new")(run.new)
