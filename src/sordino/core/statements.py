@@ -502,14 +502,17 @@ def guarantee(study: Study, epsilon: float | None, own: SiteScope | None = None)
 
 
 def looked(study: Study) -> bool:
-    """Return whether releases decide how many steps are taken, or with how much noise.
+    """Return whether releases decide how many steps are taken, or with how much noise, or which of
+    several trials on private data a run was: how often a client was asked differs from trial to
+    trial.
 
     What was spent in the end is then a value chosen by looking, and no bound in itself: only the
     budget was fixed in advance, and the ledger stops the run before it (Rogers et al. 2016, on
     filters and odometers).
     """
-    method = study.method
-    return study.privacy.unit != "none" and (method.adapts_steps or method.adapts_noise)
+    method, tuned = study.method, study.tuned
+    best = tuned is not None and tuned.source == "private"
+    return study.privacy.unit != "none" and (best or method.adapts_steps or method.adapts_noise)
 
 
 def guaranteed(study: Study, spent: float) -> float:

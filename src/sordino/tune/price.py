@@ -10,7 +10,6 @@ from sordino.base.errors import StudyError
 from sordino.clients.study import HorizontalStudy
 from sordino.core.plan import Stages
 from sordino.core.regimes import calibrated
-from sordino.core.statements import looked
 from sordino.privacy import Repeated, Selected, accountant
 from sordino.privacy.event import Composed, Trials
 from sordino.privacy.parts import expected, law, missed, name_of, named
@@ -191,7 +190,7 @@ def _histories(study: SynchronousStudy) -> tuple[Stages, ...]:
     for first in asked.kinds.values():
         if first not in kinds:
             steps, used = charges(study, promised.affordable(first))
-            most = steps if looked(study) else used
+            most = steps if study.method.adapts_steps else used
             kinds[first] = tuple(asked.spending(first, most or 0))
         found.append(kinds[first])
     return tuple(found) if study.privacy.epsilons is not None else (found[0],)
