@@ -194,6 +194,33 @@ def test_a_site_refuses_a_server_whose_certificate_is_on_the_list_in_its_kit(ope
             transport.of("websocket").site(agreement, 0, site)
 
 
+def test_a_second_authority_in_a_kit_is_nobodys(opened: Open, tmp_path: Path) -> None:
+    """Kits without secrets are mailed. TLS took every certificate and list in authority.pem, of
+    which all checks looked at the first: whoever added his own was the server.
+    """
+    (site, _), now = opened.laid.sites[0], dt.datetime.now(dt.UTC)
+    mallory = certificates.authority("mallory", now)
+    own, _ = mallory.pem()
+    own += certificates.revoked(mallory, (), now)
+    server = certificates.certify(mallory, "server", "server", now, hosts=("127.0.0.1",))
+    before = (site / "authority.pem").read_bytes()
+    for name, content in zip(("server.pem", "server.key"), server.pem(), strict=True):
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "authority.pem").write_bytes(before)
+    listening = certificates.context(tmp_path, "server")
+    (site / "authority.pem").write_bytes(before + own)
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = certificates.context(site, "site").wrap_bio(there, back, server_hostname="127.0.0.1")
+    fake = listening.wrap_bio(back, there, server_side=True)
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    with pytest.raises(ssl.SSLWantReadError):
+        fake.do_handshake()
+    with pytest.raises(ssl.SSLCertVerificationError):
+        client.do_handshake()
+    opened.line().close()  # its own server is who it was
+
+
 def test_a_site_whose_certificate_is_revoked_is_cut_off_when_it_speaks(opened: Open) -> None:
     line, other = opened.line(1), opened.line(0)
     line.send(b"before")

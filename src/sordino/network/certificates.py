@@ -310,16 +310,20 @@ def context(folder: Path, kind: Kind, *, connects: bool | None = None) -> ssl.SS
 
     Who connects makes one for each connection, and so refuses whoever listens with a certificate
     that is on the list of revoked ones in its kit then. Kits of before have no list.
+
+    TLS trusts the certificate that all checks look at, and no other one in a file: a kit without
+    secrets may have come by any way.
     """
     connects = kind == "site" if connects is None else connects
-    if listed := connects and there(folder, REVOKED):  # it came by any way: the authority signed it
-        read_revoked(folder, REVOKED, read_certificate(folder, "authority.pem"))
+    trusted = read_certificate(folder, "authority.pem")
+    if listed := connects and there(folder, REVOKED):
+        read_revoked(folder, REVOKED, trusted)
     side = ssl.PROTOCOL_TLS_CLIENT if connects else ssl.PROTOCOL_TLS_SERVER
     found = ssl.SSLContext(side)
     found.minimum_version = ssl.TLSVersion.TLSv1_3
     found.verify_mode = ssl.CERT_REQUIRED
     try:
-        found.load_verify_locations(folder / "authority.pem")
+        found.load_verify_locations(cadata=trusted.public_bytes(serialization.Encoding.DER))
         if listed:
             found.load_verify_locations(folder / REVOKED)
             found.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
