@@ -21,7 +21,7 @@ from sordino.training.flat import Flat
 from sordino.training.loss import Loss, cross_entropy, multiclass_hinge, squares
 from sordino.training.perexample import ClippedSum, FlatBound, Layers, MeanGradient, Measured, loops
 from sordino.training.perexample.clipping import MARGIN
-from sordino.training.perexample.single import Single
+from sordino.training.perexample.sums import Single
 
 N = 230
 Double = NDArray[np.float64]

@@ -13,8 +13,8 @@ from data: one example that could move a batch to another path would change how 
 rounded. :func:`path_of` tells which.
 
 =========== ========================================= ==============================================
-linear      a flattening and one linear layer         :mod:`.single`: a compiled loop reads examples
-                                                      where the store has them
+linear      a flattening and one linear layer         :class:`.sums.Single`: a compiled loop
+                                                      reads examples where the store has them
 layers      a plain sequence of layers that are known :mod:`.plan`: one forward and one backward
             to keep examples apart (:mod:`.separable`) pass over a piece, written out
 vmap        any other module whose recorded           :mod:`.general`: the graph of one example,

@@ -28,8 +28,8 @@ from torch import Tensor, nn
 
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss
-from sordino.training.perexample.conv import Convolution
 from sordino.training.perexample.layers import (
+    Convolution,
     Embedding,
     Flatten,
     Linear,
