@@ -148,7 +148,7 @@ class Correlation:
             found = np.zeros(count)
             found[: self.separation] = _root(self.separation)[:count]
             return found
-        from sordino.mechanisms.recurrence import column_of
+        from sordino.mechanisms.draws import column_of
 
         found = np.empty(count)
         column_of(*self.buffers, found)
@@ -343,7 +343,7 @@ class CorrelatedGaussian(Gaussian):
         rows: tuple[NDArray[Any], ...],
         out: NDArray[np.float32],
     ) -> tuple[NDArray[Any], ...]:
-        from sordino.mechanisms.recurrence import add_row, banded
+        from sordino.mechanisms.draws import add_row, banded
 
         past, kept = np.zeros(total.size), np.empty(total.size, np.int32)
         column = _root(self.correlation.separation)[1 : len(rows) + 1].tolist()
@@ -360,7 +360,7 @@ class CorrelatedGaussian(Gaussian):
         rows: tuple[NDArray[Any], ...],
         out: NDArray[np.float32],
     ) -> tuple[NDArray[Any], ...]:
-        from sordino.mechanisms.recurrence import buffered
+        from sordino.mechanisms.draws import buffered
 
         decays, weights = self.correlation.buffers
         held = rows[0] if rows else np.zeros((decays.size, total.size))
@@ -428,7 +428,7 @@ def _buffers(separation: int, passes: int) -> tuple[Floats, Floats]:
     Steps of eighths of a power of two and of 1/1024 leave less than 0.1 % to gain. What is hardly
     better is not taken, so that the last digits of a processor do not decide.
     """
-    from sordino.mechanisms.recurrence import column_of, prefix_error
+    from sordino.mechanisms.draws import column_of, prefix_error
 
     steps = separation * passes
     column = np.empty(steps)

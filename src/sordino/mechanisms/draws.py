@@ -49,6 +49,16 @@ References:
 
 **Random words** (:func:`sfc64`): generators of the kind SFC64 (Doty-Humphrey 2018) run side by side
 in the processor's vectors.
+
+**Correlated noise** goes on from step to step, by one recurrence for each number. Both memories do,
+in an order that does not depend on values,
+
+    zeta = N - round(f(earlier zetas)),      released = (whole + zeta) step,
+
+where ``whole`` is the sum in steps of the grid, and then take zeta into the memory, held to
++-:data:`HELD`. :mod:`.correlated` proves what follows from that. What is given is ``drawn`` =
+(whole + N) step. All products and sums of a band are exact, so fused ones change no bit. Numbers
+and rows of a banded memory are (d,), buffers (2, d).
 """
 
 from __future__ import annotations
@@ -73,6 +83,8 @@ STRETCH = 1024
 _ALONE = threading.Lock()  # the precision and the constants of mpmath are the process's
 REACH = 2.0**51
 """Sums beyond as many steps of the grid are held there, so that float64 counts without gaps."""
+HELD = 2.0**31 - 1.0
+"""The memory holds each zeta to this, whatever was drawn: so the errors of its sums are bounded."""
 
 _MIDDLE = F(1.5 * 2.0**52)  # added and taken away again, it rounds to the nearest whole number
 _LOG2 = F(math.log(2.0))
@@ -90,15 +102,9 @@ def _length(word: Any) -> Any:
     f = I(bits - (exponent << I(52))).view(np.float64) - F(1)
     t = f / (F(2) + f)
     q = t * t
-    p = F(1 / 17)
-    p = p * q + F(1 / 15)
-    p = p * q + F(1 / 13)
-    p = p * q + F(1 / 11)
-    p = p * q + F(1 / 9)
-    p = p * q + F(1 / 7)
-    p = p * q + F(1 / 5)
-    p = p * q + F(1 / 3)
-    p = p * q + F(1)
+    p = ((F(1 / 17) * q + F(1 / 15)) * q + F(1 / 13)) * q + F(1 / 11)
+    p = ((p * q + F(1 / 9)) * q + F(1 / 7)) * q + F(1 / 5)
+    p = (p * q + F(1 / 3)) * q + F(1)
     return F(-2) * (F(exponent) * _LOG2 + F(2) * t * p)
 
 
@@ -109,21 +115,13 @@ def _turned(word: Any) -> tuple[Any, Any]:
     quarter = (whole + U(1 << 61)) >> U(62)
     t = F(I(whole - (quarter << U(62)))) * _TURN
     z = t * t
-    s = F(-1 / 1307674368000)
-    s = s * z + F(1 / 6227020800)
-    s = s * z + F(-1 / 39916800)
-    s = s * z + F(1 / 362880)
-    s = s * z + F(-1 / 5040)
-    s = s * z + F(1 / 120)
-    s = s * z + F(-1 / 6)
+    s = (F(-1 / 1307674368000) * z + F(1 / 6227020800)) * z + F(-1 / 39916800)
+    s = (s * z + F(1 / 362880)) * z + F(-1 / 5040)
+    s = (s * z + F(1 / 120)) * z + F(-1 / 6)
     sine = s * z * t + t
-    c = F(-1 / 87178291200)
-    c = c * z + F(1 / 479001600)
-    c = c * z + F(-1 / 3628800)
-    c = c * z + F(1 / 40320)
-    c = c * z + F(-1 / 720)
-    c = c * z + F(1 / 24)
-    c = c * z + F(-0.5)
+    c = (F(-1 / 87178291200) * z + F(1 / 479001600)) * z + F(-1 / 3628800)
+    c = (c * z + F(1 / 40320)) * z + F(-1 / 720)
+    c = (c * z + F(1 / 24)) * z + F(-0.5)
     cosine = c * z + F(1)
     odd = (quarter & U(1)) != U(0)
     x, y = (sine, cosine) if odd else (cosine, sine)
@@ -252,3 +250,75 @@ def sfc64(state: Any, out: Any) -> None:
             b[i] = c[i] + (c[i] << np.uint64(3))
             c[i] = ((c[i] << np.uint64(24)) | (c[i] >> np.uint64(40))) + word
             place[i] = word
+
+
+@compiled()
+def _held(zeta: Any) -> Any:
+    return min(max(zeta, -F(HELD)), F(HELD))
+
+
+@compiled(error_model="numpy", fastmath={"contract"})
+def add_row(past: Any, factor: float, row: Any) -> None:
+    """Add a row (d,), times its factor, to ``past`` (d,)."""
+    for i in range(past.size):
+        past[i] += factor * F(row[i])
+
+
+@compiled(error_model="numpy")
+def banded(drawn: Any, past: Any, total: Any, step: float, kept: Any, out: Any) -> None:
+    """Release ``total`` (d,) into ``out`` (d,), float32; zeta goes into ``kept`` (d,), int32.
+
+    ``past`` (d,) is f, the sum of earlier rows.
+    """
+    per_step = F(1.0 / step)
+    for i in range(total.size):
+        noisy = drawn[i] * per_step - _whole(past[i])
+        out[i] = np.float32(noisy * step)
+        kept[i] = np.int32(_held(noisy - _steps(total[i], per_step)))
+
+
+@compiled(error_model="numpy")
+def buffered(
+    drawn: Any, total: Any, step: float, decays: Any, weights: Any, held: Any, after: Any, out: Any
+) -> None:
+    """Release ``total`` (d,) into ``out`` (d,), float32; ``after`` (2, d) gets the new buffers.
+
+    f = sum_k weights[k] held[k]; after[k] = decays[k] held[k] + zeta.
+    """
+    per_step, first, second = F(1.0 / step), decays[0], decays[1]
+    light, heavy = weights[0], weights[1]
+    a, b, next_a, next_b = held[0], held[1], after[0], after[1]
+    for i in range(total.size):
+        x, y = a[i], b[i]
+        noisy = drawn[i] * per_step - _whole(light * x + heavy * y)
+        out[i] = np.float32(noisy * step)
+        kept = _held(noisy - _steps(total[i], per_step))
+        next_a[i] = first * x + kept
+        next_b[i] = second * y + kept
+
+
+@compiled(error_model="numpy")
+def column_of(decays: Any, weights: Any, out: Any) -> None:
+    """Fill ``out`` (n,) with 1, then sum_k weights[k] decays[k]^(j - 1)."""
+    out[:] = F(0)
+    out[0] = F(1)
+    for k in range(decays.size):
+        power = F(weights[k])
+        for j in range(1, out.size):
+            out[j] += power
+            power *= decays[k]
+
+
+@compiled(error_model="numpy")
+def prefix_error(decays: Any, weights: Any, steps: int) -> float:
+    """Mean over t < n of the squared length of row t of A C^-1, A all ones below the diagonal."""
+    held, total, found = np.zeros(decays.size), F(0), F(0)
+    for t in range(steps):
+        zeta = F(1) if t == 0 else F(0)  # so zeta is the next number of the first column of C^-1
+        for k in range(decays.size):
+            zeta -= weights[k] * held[k]
+        for k in range(decays.size):
+            held[k] = decays[k] * held[k] + zeta
+        total += zeta
+        found += total * total * F(steps - t)
+    return found / F(steps)
