@@ -100,7 +100,7 @@ from sordino.core.prepared import PreparedRun
 from sordino.core.run.environment import environment
 from sordino.core.study.base import Study
 from sordino.core.world import Flight, KernelSnapshot, RunListener, S
-from sordino.privacy import PackedPermit
+from sordino.privacy import PackedPermit, unpacked
 from sordino.training.evaluate import Counted
 
 LAUNCHED = "TORCHELASTIC_RUN_ID"
@@ -685,7 +685,7 @@ class Worker:
             case Prepare():
                 self._prepare(order)
             case Work(tasks, permits, calls):
-                return self._work(tasks, [each.permit() for each in permits], calls)
+                return self._work(tasks, [unpacked(each) for each in permits], calls)
             case Measure(rows, weights):
                 batches = self.objects.counted(rows, self.rank, self.size, weights)
                 return Measured(self.rank, tuple(batches))

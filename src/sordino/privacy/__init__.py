@@ -31,4 +31,5 @@ from sordino.privacy.permit import Permits as Permits
 from sordino.privacy.permit import Price as Price
 from sordino.privacy.permit import covers_one as covers_one
 from sordino.privacy.permit import covers_round as covers_round
+from sordino.privacy.permit import unpacked as unpacked
 from sordino.privacy.session import LedgerSession as LedgerSession

@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import msgspec
-
 from sordino.base.errors import LocalProtocolError
 from sordino.privacy.chain import Charge
 from sordino.privacy.event import Event
@@ -47,7 +45,7 @@ from sordino.privacy.event import Event
 #   nor a message from outside can build a permit. It is no barrier against hostile code in the
 #   same process, which could read the data at once. Permits are never written to a file or a
 #   frame of a federation. A worker is a part of the run: it gets the permit itself
-#   (:class:`PackedPermit`) from the process that has booked the charge, with the task.
+#   (:data:`PackedPermit`) from the process that has booked the charge, with the task.
 # * A key is charged once. Replaying a round of a simulation, or going on after a kill, asks for the
 #   same keys with the same content, adds nothing, and gets permits of the same entries; noise is
 #   then drawn at the same addresses (:mod:`sordino.base.entropy`), so the same bytes are released
@@ -61,6 +59,9 @@ from sordino.privacy.event import Event
 
 Price = Sequence[tuple[Event, int]]
 """Events and how often."""
+
+PackedPermit = tuple[str, Event, int, int, str, int, str, bool]
+"""A permit that the ledger's process hands to a worker: the fields of :class:`Permit`."""
 
 _LEDGER = object()
 
@@ -100,7 +101,8 @@ class Permit:
 
     def packed(self) -> PackedPermit:
         """The permit as it travels with a task to a worker of the same run."""
-        return PackedPermit(*(getattr(self, name) for name in PackedPermit.__struct_fields__))
+        own = self.unit, self.event, self.count, self.round, self.key, self.seq, self.digest
+        return *own, self.new
 
     def named(self, unit: str) -> Permit:
         """The same permit, for who calls the unit by another name than the ledger."""
@@ -114,21 +116,9 @@ class Permit:
 Permits = Sequence[Permit]
 
 
-class PackedPermit(msgspec.Struct, frozen=True, array_like=True):
-    """A permit that the ledger's process hands to a worker: the fields of :class:`Permit`."""
-
-    unit: str
-    event: Event
-    count: int
-    round: int
-    key: str
-    seq: int
-    digest: str
-    new: bool
-
-    def permit(self) -> Permit:
-        """The permit; for workers, which trust the process that holds the run's ledger."""
-        return Permit(**msgspec.structs.asdict(self), maker=_LEDGER)
+def unpacked(packed: PackedPermit) -> Permit:
+    """The permit; for workers, which trust the process that holds the run's ledger."""
+    return Permit(*packed[:-1], _LEDGER, packed[-1])
 
 
 def issue(charge: Charge, seq: int, digest: str, *, new: bool = False) -> Permit:

@@ -76,7 +76,7 @@ class LedgerSession:
         if not begun:
             ledger = Ledger.open_or_create(path, units, labels)
         else:
-            _refuse_missing(path)
+            refuse_missing(path)
             with closed_if_refused(Ledger.open(path)) as ledger:
                 kept, called = ledger.units(), ledger.labels()
                 for unit in (*kept, *units):
@@ -111,7 +111,7 @@ class LedgerSession:
 
         path = data_ledger(folder)
         if begun:
-            _refuse_missing(path)
+            refuse_missing(path)
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -327,7 +327,8 @@ def refuse_closed(folder: Path) -> None:
         ) from error
 
 
-def _refuse_missing(path: Path) -> None:
+def refuse_missing(path: Path) -> None:
+    """Refuse where the ledger of a run that has begun is no longer there."""
     if not path.is_file():
         raise ResumeError(
             f"{path}: the ledger is missing, and it records all releases. Restore it from a copy, "

@@ -28,7 +28,6 @@ generator is left as it was.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import hashlib
 import itertools
@@ -42,6 +41,7 @@ from torch.func import functional_call
 
 from sordino.base import modules
 from sordino.base.errors import StudyError
+from sordino.base.registry import not_known
 from sordino.base.settings import filled_memory, own_code
 from sordino.training.graph import places_of
 from sordino.training.outline import DESIGNS, NAMES, Design
@@ -118,12 +118,8 @@ def digest_of(module: nn.Module) -> str:
 
 def _known(name: str) -> Callable[[Shape, int], nn.Module]:
     if name not in NAMES:
-        close = difflib.get_close_matches(name, NAMES, n=1)
-        meant = f"; did you mean {close[0]!r}?" if close else "."
-        raise StudyError(
-            f"model.name = {name!r} is not known{meant} Known: {', '.join(NAMES)}, or "
-            "package.module:factory for your own"
-        )
+        said = not_known(name, NAMES)
+        raise StudyError(f"model.name = {said}, or package.module:factory for your own")
     return functools.partial(_designed, DESIGNS[name])
 
 

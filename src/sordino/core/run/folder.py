@@ -63,7 +63,7 @@ from sordino.core.study.base import Study
 from sordino.core.world import EncodedSnapshot, Simulation, Snapshot
 from sordino.privacy import Ledger
 from sordino.privacy.chain import BEGIN, canonical
-from sordino.privacy.session import refuse_closed
+from sordino.privacy.session import refuse_closed, refuse_missing
 
 # Theory of operation.
 #
@@ -335,12 +335,7 @@ class RunFolder(msgspec.Struct, frozen=True):
         kept = self.path if local else Path(study.privacy.ledger).expanduser()
         if local:
             refuse_odd(ledger)
-            if not ledger.is_file():
-                raise ResumeError(
-                    f"{ledger}: the ledger is missing, and it records all releases. Restore it "
-                    "from a copy, or begin a new run; a new ledger would forget what the run has "
-                    "spent"
-                )
+            refuse_missing(ledger)
         else:
             refuse_closed(kept)
         for path in [ledger] if local else sorted(kept.glob("*.sqlite")):
