@@ -39,6 +39,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from numpy.random import Generator
 
 # Theory of operation
 #
@@ -98,7 +99,7 @@ def drawable(rate: float) -> float:
 class Entropy(Protocol):
     """A root of randomness; every draw is addressed below it."""
 
-    def at(self, *address: Part) -> np.random.Generator:
+    def at(self, *address: Part) -> Generator:
         """The generator of this address. Equal addresses give equal generators."""
 
     def stream(self, *address: Part) -> Numbered:
@@ -108,10 +109,10 @@ class Entropy(Protocol):
 class Numbered(Protocol):
     """Generators numbered from 0."""
 
-    def at(self, number: int) -> np.random.Generator:
+    def at(self, number: int) -> Generator:
         """The generator of this number, from 0; it is good until the next call."""
 
-    def over(self, number: int, hidden: Contents) -> np.random.Generator:
+    def over(self, number: int, hidden: Contents) -> Generator:
         """The generator of this number, of noise that hides these bytes; see :func:`over`."""
 
 
@@ -128,20 +129,20 @@ class Stream:
     def __init__(self, words: np.ndarray[Any, np.dtype[np.uint64]]) -> None:
         self._bits, self._key = np.random.SFC64(0), (int(words[0]), int(words[1]))
         self._secret = hashlib.sha256(words.tobytes()).digest()
-        self._generator = np.random.Generator(self._bits)
+        self._generator = Generator(self._bits)
         self._state: Any = self._bits.state
 
-    def at(self, number: int) -> np.random.Generator:
+    def at(self, number: int) -> Generator:
         """The generator of this number, from 0; always the same object; good until next time."""
         return self._seeded(*self._key, number)
 
-    def over(self, number: int, hidden: Contents) -> np.random.Generator:
+    def over(self, number: int, hidden: Contents) -> Generator:
         """Likewise, of noise that hides these bytes."""
         first, second = self._key
         words = np.frombuffer(digest(self._secret, hidden), dtype=np.uint64)
         return self._seeded(first ^ int(words[0]), second ^ int(words[1]), number)
 
-    def _seeded(self, *words: int) -> np.random.Generator:
+    def _seeded(self, *words: int) -> Generator:
         self._state["state"]["state"][:] = (*words, 1)
         self._bits.state = self._state
         self._bits.random_raw(_MIXING, output=False)
@@ -157,9 +158,9 @@ def _digest(root: bytes, address: tuple[Part, ...]) -> bytes:
     return digest.digest()
 
 
-def _generator(root: bytes, address: tuple[Part, ...]) -> np.random.Generator:
+def _generator(root: bytes, address: tuple[Part, ...]) -> Generator:
     words = np.frombuffer(_digest(root, address), dtype=np.uint32)
-    return np.random.Generator(np.random.SFC64(np.random.SeedSequence([int(w) for w in words])))
+    return Generator(np.random.SFC64(np.random.SeedSequence([int(w) for w in words])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ class Seeded:
     seed: int
     run: str = ""
 
-    def at(self, *address: Part) -> np.random.Generator:
+    def at(self, *address: Part) -> Generator:
         return _generator(self._root, address)
 
     def stream(self, *address: Part) -> Stream:
@@ -207,7 +208,7 @@ class System:
         if len(self.key) != 32:
             raise ValueError(f"a key has 32 bytes; got {len(self.key)}")
 
-    def at(self, *address: Part) -> np.random.Generator:
+    def at(self, *address: Part) -> Generator:
         from sordino.base.keystream import generator  # the cipher is loaded where it is used
 
         return generator(hmac.digest(self.key, _digest(b"at", address), "sha256"))
@@ -221,14 +222,14 @@ class _Below:
     system: System
     address: tuple[Part, ...]
 
-    def at(self, number: int) -> np.random.Generator:
+    def at(self, number: int) -> Generator:
         return self.system.at(*self.address, "number", number)
 
-    def over(self, number: int, hidden: Contents) -> np.random.Generator:
+    def over(self, number: int, hidden: Contents) -> Generator:
         return over(self.system, hidden, *self.address, "number", number)
 
 
-def over(draws: Entropy, hidden: Contents, *address: Part) -> np.random.Generator:
+def over(draws: Entropy, hidden: Contents, *address: Part) -> Generator:
     """The generator, at an address, of the noise that hides these bytes or what follows from them.
 
     Other bytes get other noise at the same address: a process that goes on from a copy of its

@@ -40,6 +40,7 @@ from sordino.core import regimes
 from sordino.core.effect import Request
 from sordino.core.prepared import (
     UNIT,
+    Affordable,
     PaidEvaluation,
     PreparedRun,
     budget,
@@ -326,7 +327,7 @@ class Assembly(Generic[H]):
         """
         return charge_key_prefix(self.study, self.run) + self.life
 
-    def built(self, affordable_steps: Sequence[int] | None) -> PreparedRun:
+    def built(self, affordable_steps: Affordable) -> PreparedRun:
         """Return everything that a run needs.
 
         Args:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ from sordino.core.network import (
     with_secret_noise,
 )
 from sordino.core.plan import Disk, Plan
-from sordino.core.prepared import PreparedRun
+from sordino.core.prepared import Affordable, PreparedRun
 from sordino.core.statements import SiteScope
 from sordino.data.dataset import Dataset
 from sordino.data.features import featured
@@ -144,9 +143,7 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
         made = model(self.study, like.shape, like.outputs)
         return sum(each.numel() for each in made.parameters())
 
-    def server(
-        self, folder: Path, run: str, pays: Sequence[int] | None, test: Dataset | None
-    ) -> PreparedRun:
+    def server(self, folder: Path, run: str, pays: Affordable, test: Dataset | None) -> PreparedRun:
         have = divided(self.agreement, self.study, test=test)
         return self.regime.assembled(self.study, have, folder, run, pays)
 
@@ -157,7 +154,7 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
         limited: HorizontalStudy,
         folder: Path,
         run: str,
-        pays: Sequence[int] | None,
+        pays: Affordable,
     ) -> PreparedRun:
         have = divided(self.agreement, limited, (index, data))
         return self.regime.assembled(limited, have, folder, run, pays, mine=index)

@@ -33,7 +33,7 @@ from sordino.clients.study import (
 )
 from sordino.core import regimes
 from sordino.core.plan import Disk, Plan, Schedule
-from sordino.core.prepared import PreparedRun
+from sordino.core.prepared import Affordable, PreparedRun
 from sordino.core.regimes import Regime
 from sordino.core.statements import Paragraph
 from sordino.privacy.budget import left_out
@@ -346,9 +346,7 @@ class HorizontalRegime(Regime[H]):
         asked = self.schedule(full, sizes)
         return pricing.with_balances(full, asked, self.whole(full), divided, priced), sizes
 
-    def build(
-        self, study: H, folder: Path, run: str, affordable_steps: Sequence[int] | None
-    ) -> PreparedRun:
+    def build(self, study: H, folder: Path, run: str, affordable_steps: Affordable) -> PreparedRun:
         """Return the objects of a calibrated study."""
         return self.assembled(study, federation(study), folder, run, affordable_steps)
 
@@ -358,7 +356,7 @@ class HorizontalRegime(Regime[H]):
         divided: Federation,
         folder: Path,
         run: str,
-        affordable_steps: Sequence[int] | None,
+        affordable_steps: Affordable,
         *,
         mine: int | None = None,
     ) -> PreparedRun:

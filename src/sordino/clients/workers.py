@@ -96,7 +96,7 @@ from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.effect import Request, Said
 from sordino.core.kernel import Kernel
-from sordino.core.prepared import PreparedRun
+from sordino.core.prepared import Affordable, PreparedRun
 from sordino.core.run.environment import environment
 from sordino.core.study.base import Study
 from sordino.core.world import Flight, KernelSnapshot, RunListener, S
@@ -272,7 +272,7 @@ class Workers:
             each.start()
 
     def build(
-        self, study: Study, folder: Path, run: str, affordable_steps: Sequence[int] | None
+        self, study: Study, folder: Path, run: str, affordable_steps: Affordable
     ) -> PreparedRun:
         """Return the objects of a run that its workers take part in.
 

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.random import Generator
 from pydantic import Field, model_validator
 
 from sordino.base.entropy import Entropy
@@ -104,7 +105,7 @@ class Latency(Section):
             )
         return self
 
-    def trip(self, rng: np.random.Generator) -> float:
+    def trip(self, rng: Generator) -> float:
         """One draw of base_i, seconds."""
         raise NotImplementedError
 
@@ -150,7 +151,7 @@ class Constant(Latency):
 
     kind: Literal["constant"] = "constant"
 
-    def trip(self, rng: np.random.Generator) -> float:
+    def trip(self, rng: Generator) -> float:
         """Draw base_i, seconds."""
         return self.typical
 
@@ -161,7 +162,7 @@ class Exponential(Latency):
 
     kind: Literal["exponential"] = "exponential"
 
-    def trip(self, rng: np.random.Generator) -> float:
+    def trip(self, rng: Generator) -> float:
         """Draw base_i, seconds."""
         return self.typical * float(rng.exponential())
 
@@ -172,7 +173,7 @@ class Lognormal(Latency):
 
     kind: Literal["lognormal"] = "lognormal"
 
-    def trip(self, rng: np.random.Generator) -> float:
+    def trip(self, rng: Generator) -> float:
         """Draw base_i, seconds."""
         return self.typical * float(rng.lognormal(0.0, self.shape))
 
@@ -183,7 +184,7 @@ class Pareto(Latency):
 
     kind: Literal["pareto"] = "pareto"
 
-    def trip(self, rng: np.random.Generator) -> float:
+    def trip(self, rng: Generator) -> float:
         """Draw base_i, seconds."""
         return self.typical * math.exp(
             min(-math.log1p(-float(rng.random())) / self.shape, math.log(LONGEST))

@@ -25,7 +25,7 @@ from sordino.base.files import toml_of
 from sordino.base.registry import Section
 from sordino.core import study as studies
 from sordino.core.plan import Disk, Plan
-from sordino.core.prepared import PreparedRun
+from sordino.core.prepared import Affordable, PreparedRun
 from sordino.core.statements import SiteScope
 from sordino.core.study.base import Study
 from sordino.core.study.data import refuse_classes
@@ -252,9 +252,7 @@ class NetworkRegime(ABC, Generic[T]):
         """Return how many numbers the longest vector of a message has."""
 
     @abstractmethod
-    def server(
-        self, folder: Path, run: str, pays: Sequence[int] | None, test: Dataset | None
-    ) -> PreparedRun:
+    def server(self, folder: Path, run: str, pays: Affordable, test: Dataset | None) -> PreparedRun:
         """Make the objects at the server, with its ledger in ``folder``.
 
         Args:
@@ -263,13 +261,7 @@ class NetworkRegime(ABC, Generic[T]):
 
     @abstractmethod
     def site(
-        self,
-        index: int,
-        data: Dataset,
-        limited: T,
-        folder: Path,
-        run: str,
-        pays: Sequence[int] | None,
+        self, index: int, data: Dataset, limited: T, folder: Path, run: str, pays: Affordable
     ) -> PreparedRun:
         """Make the objects at site ``index``, with its ledger in ``folder``; ``limited`` is the
         study with this site's own limit (:meth:`limited`), ``pays`` as of :meth:`server`.

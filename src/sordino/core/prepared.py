@@ -159,7 +159,11 @@ class PreparedRun:
     moves: bool = False
 
 
-PrepareRun = Callable[[Study, Path, str, Sequence[int] | None], PreparedRun]
+Affordable = Sequence[int] | None
+"""What each client could pay for when a run began that began before; None for a new run, and where
+nothing limits it.
+"""
+PrepareRun = Callable[[Study, Path, str, Affordable], PreparedRun]
 """A maker of the objects of a calibrated study, with its ledger in a folder, such as
 :func:`sordino.core.regimes.build`: study, folder, run, and what clients could pay for if it began
 before.

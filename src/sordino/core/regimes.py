@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sordino.core.method import Method
     from sordino.core.network import NetworkRegime
     from sordino.core.plan import Plan
-    from sordino.core.prepared import PreparedRun
+    from sordino.core.prepared import Affordable, PreparedRun
     from sordino.core.records import Facts, Round
     from sordino.core.statements import Advice, Paragraph, RegimeReport
     from sordino.core.study.base import Study
@@ -84,9 +84,7 @@ class Regime(ABC, Generic[S]):
         """The price of a study and the clients' numbers of examples; loads data, trains nothing."""
 
     @abstractmethod
-    def build(
-        self, study: S, folder: Path, run: str, affordable_steps: Sequence[int] | None
-    ) -> PreparedRun:
+    def build(self, study: S, folder: Path, run: str, affordable_steps: Affordable) -> PreparedRun:
         """The simulation of a study, calibrated. The ledger is opened (or made) in ``folder``.
 
         Args:
@@ -280,9 +278,7 @@ def plan(study: Study) -> tuple[Plan, tuple[int, ...]]:
     return of(study).plan(study)
 
 
-def build(
-    study: Study, folder: Path, run: str, affordable_steps: Sequence[int] | None = None
-) -> PreparedRun:
+def build(study: Study, folder: Path, run: str, affordable_steps: Affordable = None) -> PreparedRun:
     """Return the objects of a calibrated study, with its ledger in ``folder``."""
     return of(study).build(study, folder, run, affordable_steps)
 

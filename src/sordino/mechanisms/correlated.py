@@ -71,6 +71,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from sordino.base.errors import ResumeError, StudyError
@@ -99,6 +100,7 @@ _PARTS = 1024  # of w
 _BUFFERS = 2
 
 Floats = NDArray[np.float64]
+Rows = tuple[NDArray[Any], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +197,7 @@ class Memory:
     taken: int
     terms: tuple[float, float, int]
     token: str
-    rows: tuple[NDArray[Any], ...]
+    rows: Rows
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return it as it is kept: arrays by name."""
@@ -232,12 +234,7 @@ class Streaming(Protocol):
     """A mechanism whose releases follow each other, and whose noise goes on from step to step."""
 
     def release_after(
-        self,
-        total: Tensor,
-        excess: float,
-        rng: np.random.Generator,
-        memory: Memory | None,
-        number: int,
+        self, total: Tensor, excess: float, rng: Generator, memory: Memory | None, number: int
     ) -> tuple[Tensor, float | None, Memory]:
         """The release of a step of a stream; see :meth:`CorrelatedGaussian.release_after`."""
 
@@ -246,7 +243,7 @@ def released(
     mechanism: Bounded,
     total: Tensor,
     excess: float,
-    rng: np.random.Generator,
+    rng: Generator,
     memory: Memory | None,
     number: int,
 ) -> tuple[Tensor, float | None, Memory | None]:
@@ -289,19 +286,14 @@ class CorrelatedGaussian(Gaussian):
         return normal_within(deviation, deviation, dimension, chance)
 
     def release_counted(
-        self, total: Tensor, excess: float, rng: np.random.Generator
+        self, total: Tensor, excess: float, rng: Generator
     ) -> tuple[Tensor, float | None]:
         """The first release of a stream, which has no memory yet."""
         noisy, count, _ = self.release_after(total, excess, rng, None, 0)
         return noisy, count
 
     def release_after(
-        self,
-        total: Tensor,
-        excess: float,
-        rng: np.random.Generator,
-        memory: Memory | None,
-        number: int,
+        self, total: Tensor, excess: float, rng: Generator, memory: Memory | None, number: int
     ) -> tuple[Tensor, float | None, Memory]:
         """The noisy sum (d,), float32; a noisy count if it has one; and what the next step needs.
 
@@ -336,13 +328,8 @@ class CorrelatedGaussian(Gaussian):
         return torch.from_numpy(out).to(total.device), count, after
 
     def _banded(
-        self,
-        drawn: Floats,
-        total: Floats,
-        step: float,
-        rows: tuple[NDArray[Any], ...],
-        out: NDArray[np.float32],
-    ) -> tuple[NDArray[Any], ...]:
+        self, drawn: Floats, total: Floats, step: float, rows: Rows, out: NDArray[np.float32]
+    ) -> Rows:
         from sordino.mechanisms.draws import add_row, banded
 
         past, kept = np.zeros(total.size), np.empty(total.size, np.int32)
@@ -353,13 +340,8 @@ class CorrelatedGaussian(Gaussian):
         return (kept, *rows)[: self.correlation.separation - 1]
 
     def _buffered(
-        self,
-        drawn: Floats,
-        total: Floats,
-        step: float,
-        rows: tuple[NDArray[Any], ...],
-        out: NDArray[np.float32],
-    ) -> tuple[NDArray[Any], ...]:
+        self, drawn: Floats, total: Floats, step: float, rows: Rows, out: NDArray[np.float32]
+    ) -> Rows:
         from sordino.mechanisms.draws import buffered
 
         decays, weights = self.correlation.buffers

@@ -62,7 +62,7 @@ from sordino.base.errors import StudyError
 from sordino.privacy import event
 
 if TYPE_CHECKING:  # whoever only prices a release does not wait for torch
-    import numpy as np
+    from numpy.random import Generator
     from torch import Tensor
 
 LONGEST = 1e19
@@ -113,7 +113,7 @@ class Bounded(Protocol):
         """A contribution (d,) shortened to the bound, and whether it was within it already."""
 
     def release_counted(
-        self, total: Tensor, excess: float, rng: np.random.Generator
+        self, total: Tensor, excess: float, rng: Generator
     ) -> tuple[Tensor, float | None]:
         """The noisy sum, and a noisy count if the mechanism releases one."""
 
@@ -308,7 +308,7 @@ class Gaussian(Euclidean):
         return normal_within(deviation, deviation, dimension, chance)
 
     def release_counted(
-        self, total: Tensor, excess: float, rng: np.random.Generator
+        self, total: Tensor, excess: float, rng: Generator
     ) -> tuple[Tensor, float | None]:
         """Noisy vector (d,), float32, and noisy excess where a count is released.
 
@@ -330,7 +330,7 @@ class CountedGaussian(Gaussian):
     share: float = COUNT_SHARE
 
 
-def noisy_count(excess: float, rng: np.random.Generator, deviation: float) -> float:
+def noisy_count(excess: float, rng: Generator, deviation: float) -> float:
     """Return the sum of b_i - 1/2 over a batch, with noise of this standard deviation."""
     import torch
 
@@ -390,11 +390,11 @@ class Single:
         factors = (self.clip * SHRINK / norms).clamp_max_(1.0).to(rows.dtype)
         return torch.where(norms <= LONGEST, rows * factors, 0.0)  # NaN is not
 
-    def release(self, v: Tensor, rng: np.random.Generator) -> Tensor:
+    def release(self, v: Tensor, rng: Generator) -> Tensor:
         """The noisy vector (d,) of a vector (d,), which is left as it is."""
         return self.release_rows(v.unsqueeze(0), rng).squeeze(0)
 
-    def release_rows(self, rows: Tensor, rng: np.random.Generator) -> Tensor:
+    def release_rows(self, rows: Tensor, rng: Generator) -> Tensor:
         """Noisy rows (n, d) of rows (n, d), each with noise of its own: n releases.
 
         One about each row. ``rows`` are left as they are.
@@ -428,7 +428,7 @@ class Overclaimed:
         """The fact that the ledger keeps of one release."""
         return event.Gaussian(noise_multiplier=self.noise_multiplier / self.excess)
 
-    def release(self, vector: Tensor, rng: np.random.Generator) -> Tensor:
+    def release(self, vector: Tensor, rng: Generator) -> Tensor:
         """The noisy vector (d,), float32, on a public grid; ``vector`` is left as it is."""
         from sordino.mechanisms.grid import add_gaussian
 

@@ -62,6 +62,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -110,14 +111,14 @@ class Grid:
             )
         return cls(step, deviation)
 
-    def release(self, total: Tensor, rng: np.random.Generator) -> Tensor:
+    def release(self, total: Tensor, rng: Generator) -> Tensor:
         """The noisy vector (d,), float32, on the device of ``total`` (d,), which stays."""
         whole = total.detach().to(device="cpu", dtype=torch.float64).contiguous().numpy()
         out = np.empty(whole.size, np.float32)
         self._fill(whole, out, rng)
         return torch.from_numpy(out).to(total.device)
 
-    def drawn(self, total: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
+    def drawn(self, total: NDArray[np.float64], rng: Generator) -> NDArray[np.float64]:
         """The noisy vector (d,), not rounded to float32; every number of it is exact."""
         out = np.empty(total.size, np.float64)
         self._fill(total, out, rng)
@@ -127,7 +128,7 @@ class Grid:
         self,
         total: NDArray[np.float64],
         out: NDArray[np.float32] | NDArray[np.float64],
-        rng: np.random.Generator,
+        rng: Generator,
     ) -> None:
         """Write the noisy vector into ``out`` (d,), rounded to its type."""
         if not total.size:
@@ -143,7 +144,7 @@ class Grid:
         total: NDArray[np.float64],
         out: NDArray[np.float32] | NDArray[np.float64],
         stretches: NDArray[np.int64],
-        rng: np.random.Generator,
+        rng: Generator,
     ) -> None:
         """Compute the doubtful pairs again, to 250 bits, from more digits."""
         half, draws = words.size // 2, _draws()
@@ -172,7 +173,7 @@ def _draws() -> ModuleType:
 
 def add_gaussian(
     total: Tensor,
-    rng: np.random.Generator,
+    rng: Generator,
     *,
     clip: float,
     noise_multiplier: float,
@@ -198,7 +199,7 @@ _FEW = 128  # fewer words than this cost less than seeding
 _MIXING = 12  # rounds of SFC64 between seeding and use, as its author has it
 
 
-def random_words(count: int, rng: np.random.Generator) -> Words:
+def random_words(count: int, rng: Generator) -> Words:
     """Independent uniform words (count,) from this generator."""
     bits: Any = rng.bit_generator
     if count < _FEW or hasattr(bits, "key_stream"):

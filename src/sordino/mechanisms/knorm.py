@@ -52,8 +52,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
+from numpy.random import Generator
 from torch import Tensor
 
 from sordino.base.errors import StudyError
@@ -67,7 +67,7 @@ UNBOUNDED = (
 )
 
 
-def direction(dimension: int, rng: np.random.Generator) -> Tensor:
+def direction(dimension: int, rng: Generator) -> Tensor:
     """A point (d,), float64, that is uniform on the unit sphere."""
     found, norm = torch.empty(0, dtype=torch.float64), 0.0
     while norm == 0.0:  # which rounding allows where d is very small
@@ -76,7 +76,7 @@ def direction(dimension: int, rng: np.random.Generator) -> Tensor:
     return found.div_(norm)
 
 
-def exponential_norm(dimension: int, mean: float, rng: np.random.Generator) -> Tensor:
+def exponential_norm(dimension: int, mean: float, rng: Generator) -> Tensor:
     """A vector (d,), float32, of uniform direction and a length from Exp(mean).
 
     Li et al. 2022, Eq. (6), as their program draws it.
@@ -98,9 +98,7 @@ class _Radial(Euclidean):
     dimension: int
     measure: Literal["flat"] = "flat"
 
-    def release_counted(
-        self, total: Tensor, excess: float, rng: np.random.Generator
-    ) -> tuple[Tensor, None]:
+    def release_counted(self, total: Tensor, excess: float, rng: Generator) -> tuple[Tensor, None]:
         """The noisy sum (d,), float32, on the grid; no count is released.
 
         ``total`` is left as it is.
@@ -126,7 +124,7 @@ class _Radial(Euclidean):
             )
         )
 
-    def length(self, rng: np.random.Generator) -> float:
+    def length(self, rng: Generator) -> float:
         """||eta|| in units of C."""
         raise NotImplementedError
 
@@ -155,7 +153,7 @@ class KNorm(_Radial):
         moved = self.clip + self.step * math.sqrt(self.dimension)
         return moved * (shape + math.sqrt(2.0 * shape * tail) + tail) / self.event().epsilon
 
-    def length(self, rng: np.random.Generator) -> float:
+    def length(self, rng: Generator) -> float:
         """Gamma(d) / epsilon_0."""
         return float(rng.standard_gamma(self.dimension)) / self.event().epsilon
 
@@ -182,7 +180,7 @@ class ExponentialNorm(_Radial):
             else self.claimed(self.noise_multiplier, 1)
         )
 
-    def length(self, rng: np.random.Generator) -> float:
+    def length(self, rng: Generator) -> float:
         """Exp(1) / epsilon_0."""
         return (
             float(rng.standard_exponential())

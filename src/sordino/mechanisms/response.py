@@ -77,6 +77,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from sordino.base.errors import DataError, StudyError
@@ -92,7 +93,7 @@ Whole = TypeVar("Whole", bound=np.integer[Any])
 Key = tuple[int, int]
 
 
-def secret(rng: np.random.Generator) -> Key:
+def secret(rng: Generator) -> Key:
     """128 bits of key.
 
     Draw them once, from an addressed generator: another key is another answer to the same question.
@@ -161,7 +162,7 @@ class RandomisedResponse:
         return event.Pure(epsilon=self.epsilon if self.classes > 1 else 0.0)
 
     def respond(
-        self, labels: NDArray[Whole], draws: np.random.Generator | NDArray[np.float64]
+        self, labels: NDArray[Whole], draws: Generator | NDArray[np.float64]
     ) -> NDArray[Whole]:
         """Answers (n,) for labels (n,), each by a draw of its own: every one is a release.
 
@@ -176,7 +177,7 @@ class RandomisedResponse:
             DataError: for labels or draws that are not such.
         """
         whole = self._checked(labels)
-        uniform = draws.random(len(whole)) if isinstance(draws, np.random.Generator) else draws
+        uniform = draws.random(len(whole)) if isinstance(draws, Generator) else draws
         if uniform.dtype != np.float64 or uniform.shape != whole.shape:
             raise DataError(
                 f"randomised response of {len(whole)} labels needs as many float64 draws; "

@@ -55,6 +55,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from sordino.base.errors import StudyError
@@ -125,8 +126,8 @@ class SharedGrid:
         self,
         client: int,
         total: Tensor | NDArray[np.float64],
-        noise: np.random.Generator,
-        rounding: np.random.Generator,
+        noise: Generator,
+        rounding: Generator,
         weight: float = 1.0,
     ) -> Residues:
         """Residues (d,) of ``weight`` times a bounded vector (d,), with this client's noise.
@@ -145,7 +146,7 @@ class SharedGrid:
         return reduced(whole + self.drawn(exact.size, noise), self.bits)
 
     def rounded(
-        self, vector: NDArray[np.float64], reach: float, rng: np.random.Generator
+        self, vector: NDArray[np.float64], reach: float, rng: Generator
     ) -> NDArray[np.int64]:
         """Whole steps (d,) of a vector (d,), clamped to +-``reach`` steps."""
         most = reach * self.step  # exact
@@ -159,7 +160,7 @@ class SharedGrid:
         u = (random_words(steps.size, rng) >> np.uint64(11)) * 2.0**-53
         return below.astype(np.int64) + (u < steps - below)
 
-    def drawn(self, dimension: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    def drawn(self, dimension: int, rng: Generator) -> NDArray[np.int64]:
         """Noise round(s_i Z) (d,) by the exact sampler."""
         import torch
 

@@ -43,6 +43,7 @@ order, which must be the same when it goes on. Notes of versions before have non
 
 Row = tuple[Any, ...]
 Head = tuple[int, str]
+Units = dict[str, tuple[str, str | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +166,10 @@ class Walk:
         totals: what each of them was charged; ``last`` the number of its last charge, if any.
     """
 
-    def __init__(
-        self,
-        place: object,
-        form: LedgerFormat,
-        units: dict[str, tuple[str, str | None]] | None = None,
-    ) -> None:
+    def __init__(self, place: object, form: LedgerFormat, units: Units | None = None) -> None:
         self.place, self.format = place, form
         self.head: Head = (0, form.start)
-        self.units: dict[str, tuple[str, str | None]] = {} if units is None else units
+        self.units: Units = {} if units is None else units
         self.totals: dict[str, dict[Event, int]] = {unit: {} for unit in self.units}
         self.last: dict[str, int] = {}
 

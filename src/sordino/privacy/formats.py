@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sordino.base.errors import LedgerError
-from sordino.privacy.chain import NOTE, Charge, Entry, Row, canonical, digest
+from sordino.privacy.chain import NOTE, Charge, Entry, Row, Units, canonical, digest
 from sordino.privacy.event import decode, encode
 
 MOST_TABLES = 100  # that are looked at
@@ -123,7 +123,7 @@ class LedgerFormat:
         """Return the relation that a unit's events are priced for."""
         return Adjacency.REPLACE_ONE if _REPLACED.match(unit) else self.outer
 
-    def units(self, db: sqlite3.Connection) -> dict[str, tuple[str, str | None]]:
+    def units(self, db: sqlite3.Connection) -> Units:
         """Return fingerprints and labels of units that are kept outside of the chain.
 
         Raises:
@@ -131,7 +131,7 @@ class LedgerFormat:
         """
         if "units" not in self.tables:
             return {}
-        found: dict[str, tuple[str, str | None]] = {}
+        found: Units = {}
         for unit, fingerprint in db.execute("SELECT unit, fingerprint FROM units"):
             if not (isinstance(unit, str) and isinstance(fingerprint, str)):
                 raise LedgerError("a unit or its fingerprint is no text: restore it from a copy")

@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -91,12 +92,12 @@ class SamplingClient:
             return times * self.passes.most(len(self.examples))
         return plausible.drawn(len(self.examples), self.sampling_rate, times, plausible.CHANCE / 2)
 
-    def chosen(self, rng: np.random.Generator) -> Tensor:
+    def chosen(self, rng: Generator) -> Tensor:
         """Indices of a batch that is drawn."""
         return poisson(len(self.examples), self.sampling_rate, rng)
 
     def released(
-        self, mechanism: Bounded, total: Tensor, excess: float, rng: np.random.Generator, place: int
+        self, mechanism: Bounded, total: Tensor, excess: float, rng: Generator, place: int
     ) -> tuple[Tensor, float | None]:
         """The noisy sum (d,) of a batch, and its noisy count if there is one.
 
@@ -153,7 +154,7 @@ def hidden(task: Train | Compute, total: Tensor, *beside: float | str | None) ->
     return raw(total.detach().cpu().numpy()), repr((terms, beside)).encode()
 
 
-def poisson(count: int, rate: float, rng: np.random.Generator) -> Tensor:
+def poisson(count: int, rate: float, rng: Generator) -> Tensor:
     """Indices (b,) of a Poisson sample, ascending: each of ``count`` with probability ``rate``.
 
     From one chosen index to the next it is a geometric number of places. Drawing these takes one
@@ -168,7 +169,7 @@ def poisson(count: int, rate: float, rng: np.random.Generator) -> Tensor:
     return torch.from_numpy(np.flatnonzero(rng.random(count) < drawable(rate)))
 
 
-def _by_gaps(count: int, rate: float, rng: np.random.Generator) -> NDArray[np.int64]:
+def _by_gaps(count: int, rate: float, rng: Generator) -> NDArray[np.int64]:
     enough = int(count * rate + 4.0 * math.sqrt(count * rate)) + 8
     parts: list[NDArray[np.int64]] = []
     start = 0

@@ -34,7 +34,16 @@ from sordino.privacy.chain import OUTSIDE, RECORDS, SEAL
 from sordino.privacy.event import Event
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import store
-from sordino.privacy.records.classes import Class, Pool, bridged, closed, frozen, histories, joined
+from sordino.privacy.records.classes import (
+    Class,
+    Numbers,
+    Pool,
+    bridged,
+    closed,
+    frozen,
+    histories,
+    joined,
+)
 from sordino.privacy.records.group import ENTITY, LABEL, PERSON, SAMPLE
 from sordino.privacy.records.identity import Membership, Places, Records, Words, groups, membership
 from sordino.privacy.records.price import (
@@ -380,7 +389,7 @@ class _Opening:
             self._move(classes, self._membership(owners, at, names), by_rows=True)
         return replace(index, classes=classes)
 
-    def _lose(self, classes: npt.NDArray[np.uint32], people: npt.NDArray[np.integer[Any]]) -> None:
+    def _lose(self, classes: Numbers, people: npt.NDArray[np.integer[Any]]) -> None:
         """Give these persons a history without a bound; in place."""
         mixed, pool = np.unique(people), self.pool
         lost = np.arange(len(pool.classes), dtype=np.uint32)
@@ -390,12 +399,7 @@ class _Opening:
             lost[number] = pool.put(replace(one, frozen=frozen(counts)))
         classes[mixed] = lost[classes[mixed]]
 
-    def _whose(
-        self,
-        nameless: npt.NDArray[np.uint32],
-        people: npt.NDArray[np.uint32],
-        classes: npt.NDArray[np.uint32],
-    ) -> npt.NDArray[np.uint32]:
+    def _whose(self, nameless: Numbers, people: Numbers, classes: Numbers) -> Numbers:
         """Return the persons whose rows these may be that were used with their persons alone until
         now, and are used without: no table says it, so all that were in a run with one of them.
         """
@@ -404,9 +408,7 @@ class _Opening:
         there = [number for number, one in enumerate(self.pool.classes) if one.runs & runs]
         return people[np.isin(classes[people], there)]
 
-    def _refuse_nameless(
-        self, rows: npt.NDArray[np.uint32], people: npt.NDArray[np.uint32]
-    ) -> None:
+    def _refuse_nameless(self, rows: Numbers, people: Numbers) -> None:
         """Refuse rows without persons that another run holds for their persons; classes of both.
 
         It would not be known how many of a person's rows are charged, so nothing would be held
@@ -440,9 +442,7 @@ class _Opening:
             at = np.concatenate([at[~once], where])
         return membership(entity, at, sets)
 
-    def _move(
-        self, classes: npt.NDArray[np.uint32], found: Membership, *, by_rows: bool = False
-    ) -> None:
+    def _move(self, classes: Numbers, found: Membership, *, by_rows: bool = False) -> None:
         """Entities to the classes that they have once they are in these sets, too; in place."""
         pool, patterns = self.pool, len(found.pairs)
         while True:

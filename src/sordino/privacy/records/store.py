@@ -27,11 +27,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sordino.privacy.event import Event, decode, encode
-from sordino.privacy.records.classes import Class, Frozen
+from sordino.privacy.records.classes import Class, Frozen, Numbers
 from sordino.privacy.records.identity import KEY
 
 Words = npt.NDArray[np.uint64]
-Numbers = npt.NDArray[np.uint32]
 Places = npt.NDArray[np.int64]
 
 

@@ -22,6 +22,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from numpy.random import Generator
 from pydantic import Field, model_validator
 
 from sordino.base.errors import StudyError
@@ -404,12 +405,7 @@ def _play(method: SynchronousMethod) -> list[Any]:
 
 
 def _after(
-    method: SynchronousMethod,
-    memory: Any,
-    terms: Terms,
-    number: int,
-    tau: int,
-    rng: np.random.Generator,
+    method: SynchronousMethod, memory: Any, terms: Terms, number: int, tau: int, rng: Generator
 ) -> Any:
     """Return the memory after a round with made-up releases."""
 

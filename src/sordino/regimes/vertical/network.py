@@ -87,7 +87,7 @@ from sordino.core.network import (
     with_secret_noise,
 )
 from sordino.core.plan import Disk, Plan
-from sordino.core.prepared import PreparedRun, open_ledgers
+from sordino.core.prepared import Affordable, PreparedRun, open_ledgers
 from sordino.core.run.environment import answering, protective
 from sordino.core.world import (
     ChargeRequest,
@@ -577,9 +577,7 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
         sizes = (flat.dim for flat in self.split.flats().values())
         return max(*self.split.numbers, *sizes)
 
-    def server(
-        self, folder: Path, run: str, pays: Sequence[int] | None, test: Dataset | None
-    ) -> PreparedRun:
+    def server(self, folder: Path, run: str, pays: Affordable, test: Dataset | None) -> PreparedRun:
         """Make the objects at the server, which has no data, with its ledger in ``folder``."""
         split, study, fingerprint = self.split, self.study, self._fingerprint("elsewhere")
         server = VerticalServer(
@@ -601,7 +599,7 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
         limited: VerticalStudy,
         folder: Path,
         run: str,
-        pays: Sequence[int] | None,
+        pays: Affordable,
     ) -> PreparedRun:
         """Make the objects at site ``index``, whose data are its features (n, f), or the labels at
         the last site. What is released is as agreed; the site's own study only sets its limit.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sordino.core.method import ContractBroken, Method
 from sordino.core.plan import Plan
-from sordino.core.prepared import PreparedRun
+from sordino.core.prepared import Affordable, PreparedRun
 from sordino.core.regimes import Regime
 from sordino.core.statements import FLOATS, LOOKING, SIMULATED, Paragraph, Table
 from sordino.privacy.rounding import epsilon_text
@@ -85,7 +85,7 @@ class VerticalRegime(Regime[VerticalStudy]):
         return replace(price(full), calibrated=full != study, disk=takes), ()
 
     def build(
-        self, study: VerticalStudy, folder: Path, run: str, affordable_steps: Sequence[int] | None
+        self, study: VerticalStudy, folder: Path, run: str, affordable_steps: Affordable
     ) -> PreparedRun:
         """Make the objects of a simulation, with its ledger in ``folder``."""
         from sordino.regimes.vertical.run import build  # a plan does not wait for what trains

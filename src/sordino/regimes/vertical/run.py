@@ -57,7 +57,7 @@ from sordino.core.effect import (
 )
 from sordino.core.kernel import Kernel
 from sordino.core.plan import Plan
-from sordino.core.prepared import PreparedRun, open_ledgers
+from sordino.core.prepared import Affordable, PreparedRun, open_ledgers
 from sordino.core.run.environment import (
     answering,
     charge_key_prefix,
@@ -715,7 +715,7 @@ def _right(error: float | None) -> float | None:
     return None if error is None else 1.0 - error
 
 
-def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | None) -> PreparedRun:
+def build(study: VerticalStudy, folder: Path, run: str, pays: Affordable) -> PreparedRun:
     """Make the objects of a simulation of a calibrated study, with its ledger in ``folder``."""
     stream, fingerprint, known = source(study)
     split = Split.of(study, stream)
@@ -747,7 +747,7 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
 
 
 def appearances(
-    study: VerticalStudy, pays: Sequence[int] | None, spent: Sequence[Spent] = ((),)
+    study: VerticalStudy, pays: Affordable, spent: Sequence[Spent] = ((),)
 ) -> list[int] | None:
     """Return in how many events an entity may take part after what its records have ``spent``, as
     was found first (``pays``); None without privacy.
