@@ -60,6 +60,7 @@ BATCH = 64  # links read at once; a hostile one has megabytes
 
 _LOWEST = -(2**63)
 
+ByUnit = Mapping[str, str]
 Admit = Callable[[Mapping[str, Budget]], None]
 """Refuses, by an error, charges on sets of records; their totals count them already."""
 
@@ -322,12 +323,7 @@ class Ledger:
 
     @classmethod
     def create(
-        cls,
-        path: Path,
-        units: Mapping[str, str],
-        labels: Mapping[str, str] | None = None,
-        *,
-        secret: bool = False,
+        cls, path: Path, units: ByUnit, labels: ByUnit | None = None, *, secret: bool = False
     ) -> Ledger:
         """A new ledger for these units and their data's fingerprints; ``labels`` are for people.
 
@@ -379,12 +375,7 @@ class Ledger:
 
     @classmethod
     def open_or_create(
-        cls,
-        path: Path,
-        units: Mapping[str, str],
-        labels: Mapping[str, str] | None = None,
-        *,
-        secret: bool = False,
+        cls, path: Path, units: ByUnit, labels: ByUnit | None = None, *, secret: bool = False
     ) -> Ledger:
         """The ledger in this file, made where there is none, for these units; see :meth:`create`.
 
@@ -398,7 +389,7 @@ class Ledger:
                 ledger.register(units, labels)
             return ledger
 
-    def register(self, units: Mapping[str, str], labels: Mapping[str, str] | None = None) -> None:
+    def register(self, units: ByUnit, labels: ByUnit | None = None) -> None:
         """Add units, or check that they are kept for the data they were kept for.
 
         Raises:
