@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections import deque
 from collections.abc import Callable
@@ -552,6 +553,36 @@ class CountsShapes(KeepsByShape):
     def forward(self, x: Tensor) -> Tensor:
         self.largest[len(x)] = 0.0
         return torch.mul(self.inner(x), len(self.largest))
+
+
+class MadeLate(nn.Module):
+    """Its layer is made when the first batch tells how wide it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner: nn.Module | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.inner is None:
+            self.inner = nn.Linear(x.shape[1], CLASSES)
+        return cast(Tensor, self.inner(x))
+
+
+@functools.cache
+def late(shape: Shape, classes: int) -> nn.Module:
+    return MadeLate()
+
+
+class Halves(nn.Module):
+    """Works on two halves of a larger batch, which must be even."""
+
+    def __init__(self, shape: Shape, classes: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(math.prod(shape), classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        halves = x.flatten(1).view(2 if len(x) > 3 else 1, -1, self.inner.in_features)
+        return cast(Tensor, self.inner(halves).flatten(0, 1))
 
 
 @functools.cache

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
+import own_kinds
 import pytest
 import torch
 from pydantic import PrivateAttr
@@ -142,6 +143,37 @@ def test_a_contribution_is_never_longer_than_its_bound(clip: float) -> None:
 def test_a_broken_example_contributes_nothing() -> None:
     one = client()
     one.examples.x[:] = torch.inf
+    asked = task(one)
+    answer = one.answer(asked, paid(one, asked))
+    assert not answer.inside
+    assert not answer.delta.any()
+
+
+class Careful(Optimizer):
+    """Fails on long gradients."""
+
+    kind: Literal["careful"] = "careful"
+
+    def begin(self, learning_rate: float, like: torch.Tensor) -> Steps:
+        class Own:
+            def take(self, weights: torch.Tensor, gradient: torch.Tensor, variance: float) -> None:
+                if not float(gradient.norm()) < 1e3:
+                    raise FloatingPointError("diverged")
+                weights.sub_(gradient, alpha=learning_rate)
+
+        return Own()
+
+
+@pytest.mark.parametrize("model", [False, True])
+def test_own_code_that_fails_on_a_client_ends_no_run(model: bool) -> None:
+    """The round in which it ended was one in which that client had been drawn."""
+    one = client(optimizer=Careful())
+    if model:  # on 25 rows at once
+        flat = Flat(own_kinds.Halves((6,), 3))
+        mean = MeanGradient(flat, cross_entropy)
+        one = client(batch=N, kernels=ModelKernels(flat, ClippedSum(flat, cross_entropy), mean))
+    else:
+        one.examples.x.mul_(1e6)
     asked = task(one)
     answer = one.answer(asked, paid(one, asked))
     assert not answer.inside

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import own_kinds
 import pytest
@@ -9,6 +11,7 @@ import torch
 from own_kinds import BOUNDED, CLASSES, REFUSED
 from torch import Tensor, nn
 
+import sordino as so
 from sordino.base.errors import StudyError
 from sordino.training import models
 from sordino.training.evaluate import Evaluator
@@ -170,3 +173,26 @@ def test_a_factory_that_returns_its_module_again_is_refused() -> None:
     for again in ("once", "frozen"):
         with pytest.raises(StudyError, match="returned weights that it had returned before"):
             models.build(f"own_kinds:{again}", SHAPE, CLASSES, np.random.default_rng(0))
+
+
+def test_layers_that_a_module_makes_late_are_not_trained_twice_either() -> None:
+    """When the factory had returned it, it had no weights yet that could be remembered."""
+    flat = Flat(models.build("own_kinds:late", SHAPE, CLASSES, np.random.default_rng(0)))
+    with pytest.raises(StudyError, match="returned weights that it had returned before"):
+        models.build("own_kinds:late", SHAPE, CLASSES, np.random.default_rng(0))
+    assert flat.dim == 21
+
+
+def test_a_batch_of_a_client_that_a_model_fails_on_is_found_before_the_first_round(
+    tmp_path: Path,
+) -> None:
+    """The run ended in the round in which a client of that size was drawn: here, nobody is."""
+    study = so.Study(
+        data=so.Data(name="digits", clients=200),  # 7 rows or 8
+        model="own_kinds:Halves",
+        method=so.DpFedAvg(learning_rate=0.1, batch=10),
+        privacy=so.Privacy(unit="client", epsilon=1.0, delta=1e-3, sampling_rate=1e-6),
+        budget=so.Budget(rounds=1),
+    )
+    with pytest.raises(StudyError, match=r"shape \(7, 1, 8, 8\)"):
+        so.run(study, out=tmp_path / "run", progress=False)

@@ -33,6 +33,7 @@ Shapes: ``weights`` (d,). ``layout`` names every parameter, its shape and its of
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 
 import torch
@@ -40,6 +41,9 @@ from torch import Tensor, nn
 
 from sordino.base.errors import StudyError
 from sordino.training.graph import Graphs
+
+GIVEN: weakref.WeakValueDictionary[int, nn.Parameter] = weakref.WeakValueDictionary()
+"""Weights of all modules that were made to be trained, as long as there are any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,7 @@ class Flat:
             view = slot.logical(self.weights)
             view.copy_(parameter.data)
             parameter.data = view
+            GIVEN[id(parameter)] = parameter
             self._by_parameter[id(parameter)] = slot
 
     @property

@@ -241,8 +241,8 @@ class Graphs:
                 failed = error
         if not cases:
             raise StudyError(
-                f"model: it fails on made-up examples of its shape ({_told(failed)}); make it work "
-                "for every input of its shape"
+                f"model: it fails on made-up input of shape {tuple(like[0].shape)} "
+                f"({_told(failed)}); make it work for every input, and batches of every size"
             ) from failed
         try:
             with _plainly():

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.base.entropy import Entropy, over
-from sordino.base.errors import LocalProtocolError, StudyError
+from sordino.base.errors import LocalProtocolError
 from sordino.base.message import Contribution, Train, Update
 from sordino.base.registry import foreign
 from sordino.base.settings import own_code
@@ -69,7 +69,9 @@ class LocalWork:
     entropy: Entropy
 
     def train(self, task: Train) -> Tensor:
-        """Delta (d,), raw and not clipped."""
+        """Delta (d,), raw and not clipped; NaN where somebody's own code fails on it, so that the
+        client adds nothing: an error would tell of its rows, and that it was drawn.
+        """
         flat = self.kernels.flat
         start = received(task.weights, flat.weights)
         flat.load(start)
@@ -79,7 +81,10 @@ class LocalWork:
         ):
             own = foreign(self.optimizer) or not self.kernels.mean.known
             with own_code() if own else nullcontext():
-                self._take(batches, start)
+                try:
+                    self._take(batches, start)
+                except Exception:  # a user's module or optimizer may raise anything
+                    flat.weights.fill_(torch.nan)
         return flat.weights - start
 
     @property
@@ -98,7 +103,7 @@ class LocalWork:
         for each in batches:
             chosen = torch.from_numpy(each).to(flat.weights.device)
             if self.gradient_clip is None:
-                self._mean(chosen, gradient)
+                self.kernels.mean.of(self.examples, chosen, gradient)
             else:
                 self.kernels.clipped.of(
                     self.examples, chosen, self.gradient_clip, total, expected=len(chosen)
@@ -107,17 +112,6 @@ class LocalWork:
             if self.proximal:
                 gradient.add_(flat.weights - start, alpha=self.proximal)
             steps.take(flat.weights, gradient, 0.0)
-
-    def _mean(self, chosen: Tensor, out: Tensor) -> None:
-        """The mean gradient into ``out``; NaN where the model fails on an example, so that the
-        client adds nothing: an error would tell of the example.
-        """
-        try:
-            self.kernels.mean.of(self.examples, chosen, out)
-        except StudyError:
-            raise  # of the study, not of an example
-        except Exception:  # a user's module may raise anything
-            out.fill_(torch.nan)
 
     def _batches(self, task: Train) -> NDArray[np.int64]:
         """Indices (tau, b) of the batches: shuffled, cut, and shuffled again when used up; none of

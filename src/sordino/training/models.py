@@ -31,7 +31,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -43,6 +42,7 @@ from sordino.base import modules
 from sordino.base.errors import StudyError
 from sordino.base.registry import not_known
 from sordino.base.settings import filled_memory, own_code
+from sordino.training.flat import GIVEN
 from sordino.training.graph import places_of
 from sordino.training.outline import DESIGNS, NAMES, Design
 
@@ -93,18 +93,14 @@ def seeded_module(
         raise StudyError(
             f"{place}: the factory returned {type(module).__name__}, not a torch.nn.Module"
         )
-    if any(_GIVEN.get(id(each)) is each for each in [*module.parameters(), *module.buffers()]):
+    if any(GIVEN.get(id(each)) is each for each in [*module.parameters(), *module.buffers()]):
         raise StudyError(
             f"{place}: the factory returned weights that it had returned before in this process. "
             "They hold what was trained since, and would carry it on; make new ones in each call, "
             "as with copy.deepcopy of a module that is loaded once"
         )
-    _GIVEN.update((id(each), each) for each in module.parameters() if each.requires_grad)
+    GIVEN.update((id(each), each) for each in module.parameters() if each.requires_grad)
     return module
-
-
-_GIVEN: weakref.WeakValueDictionary[int, nn.Parameter] = weakref.WeakValueDictionary()
-"""Weights of all modules that were made to be trained, as long as there are any."""
 
 
 def digest_of(module: nn.Module) -> str:

@@ -244,6 +244,19 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
             accountant=privacy.accountant,
         )
 
+    def clients(self) -> Sequence[Any]:
+        """Return the clients, when what a user's model does with their batches is recorded: a model
+        that fails on one, in a round, would tell who was drawn.
+        """
+        found, method, mean = super().clients(), self.study.method, self.kernels.mean
+        here = self.mine is not None or not self.remote
+        if here and isinstance(method, ClientLevel) and not mean.known:
+            own = range(len(self.sizes)) if self.mine is None else (self.mine,)
+            if there := [i for i in own if self.sizes[i]]:
+                sizes = {min(method.batch, self.sizes[i]) for i in there}
+                mean.prepare(found[there[0]].examples, sizes)
+        return found
+
     def client(self, index: int, common: dict[str, Any]) -> Client:
         """Return a client, by what is protected and whose noise does it."""
         method, noise, sums = self.study.method, self.noise, self.sums

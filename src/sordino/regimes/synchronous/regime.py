@@ -573,6 +573,7 @@ def proxy_clip(
     kernels, public = trial.look()
     size = min(max(sorted(sizes)[len(sizes) // 2], 1), len(public[1]))
     start, norms = kernels.flat.weights.clone(), []
+    kernels.mean.prepare(Examples(*public), [min(method.batch, size)])
     for index, part in enumerate(range(0, len(public[1]) - size + 1, size)):
         work = LocalWork(
             index=index,

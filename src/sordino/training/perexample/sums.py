@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from sordino.base.errors import StudyError
 from sordino.mechanisms.gaussian import checked_clip
 from sordino.training.flat import Flat, Slot
-from sordino.training.graph import Function, Named, pulled, trained
+from sordino.training.graph import Function, Graph, Named, pulled, trained
 from sordino.training.loss import CrossEntropy, Loss, MulticlassHinge, cross_entropy
 from sordino.training.outline import FAST, MAPPED, SINGLE, Path
 from sordino.training.perexample.clipping import (
@@ -595,6 +595,20 @@ class MeanGradient:
             single.steps(examples.x, examples.y, batches, rate)
         return single is not None
 
+    def prepare(self, examples: Examples, sizes: Iterable[int]) -> None:
+        """Record what batches of so many rows need, so that nothing of a user's own runs later.
+
+        Raises:
+            StudyError: for a module that has no graph for one of them.
+        """
+        for size in sorted(set(sizes)):
+            x, y = (
+                each.new_zeros((size, *each.shape[1:]))
+                for each in (model_input(examples.x[:1]), examples.y)
+            )
+            if self._paths.find(x) is None:
+                self._graph(x, y)
+
     def _mean(self, path: Plan | None, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         if path is None:
             return self._by_graph(x, y, out)
@@ -609,12 +623,14 @@ class MeanGradient:
 
     def _by_graph(self, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         """The whole batch at once: without privacy, examples may meet (as in batch norm)."""
-        flat = self._paths.flat
-        mean, gradients = flat.graphs.of(("mean", self._paths.loss), self._gradient, x, y)(x, y)
-        for slot in flat.layout:
+        mean, gradients = self._graph(x, y)(x, y)
+        for slot in self._paths.flat.layout:
             slot.logical(out).copy_(gradients[slot.name])
         found: Tensor = mean
         return found
+
+    def _graph(self, x: Tensor, y: Tensor) -> Graph:
+        return self._paths.flat.graphs.of(("mean", self._paths.loss), self._gradient, x, y)
 
     def _gradient(
         self, module: Function, tensors: Named, x: Tensor, y: Tensor
