@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -12,10 +13,11 @@ import pytest
 from msgspec import structs
 
 from federations import laid
+from memory import Killed
 from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.base.logs import log_to
 from sordino.base.message import Compute, Train, encode
-from sordino.network import frames, transport
+from sordino.network import frames, storage, transport
 from sordino.network.demo import DemoFederation
 from sordino.network.kit import RUN, Agreed
 from sordino.network.site import JoinOptions, join, opened, prepare_site, promised
@@ -51,32 +53,55 @@ def no_line(limit: int) -> Any:
     raise AssertionError("a desk knows no connection")
 
 
+def dies(*given: Any) -> Any:
+    raise Killed
+
+
 def life(
-    found: DemoFederation, folder: Path, name: str, numbers: Sequence[int] = (1,)
+    found: DemoFederation,
+    folder: Path,
+    name: str,
+    numbers: Sequence[int] = (1,),
+    *,
+    ledger: Path | None = None,
+    before_last: Callable[[], object] = lambda: None,
+    killed: bool = False,
 ) -> list[bytes]:
-    """What a new life of the first site says to its first task, or to several."""
+    """What a new life of the first site says to its first task, or to several; where it is killed,
+    it has booked the last one, and not computed.
+    """
     kit, data = found.sites[0]
-    _, index, study, own = opened(JoinOptions(kit=kit, data=data))
+    _, index, study, own = opened(JoinOptions(kit=kit, data=data, ledger=ledger))
     build = prepare_site(
         agreed=Agreed(kit), index=index, own=own, connects=no_line, log=log_to(lambda text: None)
     )
     built = build(study, folder, "run", None)
     site: Any = built.simulation
     outbox = AnswerStore(folder)
+    first: Any = built.first
+    desk = SiteSession(site, first, Nobody(), outbox)
     try:
-        first: Any = built.first
-        desk = SiteSession(site, first, Nobody(), outbox)
         early = frames.Ask(1, encode(TASKS[name](first.model.size, 1)))
         assert list(desk.said(frames.encode(early))) == []  # of a connection before: no refusal
         assert list(desk.said(frames.encode(frames.Welcome("run")))) == []
         bodies = []
         for number in numbers:
             task = TASKS[name](first.model.size, number)
-            (said,) = desk.said(frames.encode(frames.Ask(number, encode(task))))
+            frame = frames.encode(frames.Ask(number, encode(task)))
+            if number == numbers[-1]:
+                before_last()
+            if number == numbers[-1] and killed:
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(desk, "_answered", dies)
+                    with pytest.raises(Killed):
+                        list(desk.said(frame))
+                break
+            (said,) = desk.said(frame)
             assert isinstance(said, frames.Say)
             bodies.append(said.body)
         return bodies
     finally:
+        desk.close()
         outbox.close()
         site.ledgers.close()
 
@@ -101,27 +126,74 @@ def test_an_answer_that_a_site_has_forgotten_is_booked_again(name: str, tmp_path
     assert charges(folder) == once * 2
 
 
-@pytest.mark.parametrize("scripted", [False, True])
-def test_a_restart_loses_fewer_than_the_root_of_twice_what_was_said(
-    scripted: bool, tmp_path: Path
-) -> None:
-    """What a killed edge has reserved and not said is lost, so it reserves little at first."""
-    found, folder = laid(tmp_path, "asynchronous", scripted=scripted), tmp_path / "run"
+LIVES = (1, 3, 1, 7, 2, 1)
+
+
+@pytest.mark.parametrize("how", ["rehearsal", "the same start", "another start", "no memory"])
+def test_what_a_restart_costs(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing; after a start of the machine, what was booked and not said. So a site books little
+    at first.
+    """
+    (tmp_path / "boot").write_text("0")
+    monkeypatch.setattr(storage, "_BOOT", tmp_path / "boot")
+    if how == "no memory":
+        monkeypatch.setattr(storage, "MEMORY", tmp_path / "boot")
+    found = laid(tmp_path, "asynchronous", scripted=how == "rehearsal")
+    folder, said = tmp_path / "run", 0
     folder.mkdir()
-    before, lives = 0, (1, 3, 1, 7, 2, 1)
-    for tasks in lives:
-        numbers = range(before + 1, before + tasks + 1)
-        life(found, folder, "asynchronous", numbers)
-        before += tasks
+    for tasks in LIVES:
+        life(found, folder, "asynchronous", range(said + 1, said + tasks + 1))
+        said += tasks
+        if how == "another start":
+            (tmp_path / "boot").write_text(str(said))
     booked = charges(folder)
     covered = {first + i for first, count in booked for i in range(count)}
-    assert covered >= set(range(1, before + 1))
+    assert covered >= set(range(1, said + 1))
     total = sum(count for _, count in booked)
-    if scripted:  # nothing is booked twice
+    if how in ("rehearsal", "the same start"):  # nothing is booked twice
         assert total == len(covered)
     else:
         triangular = [k * (k + 1) // 2 for k in range(9)]
-        assert total == sum(min(t for t in triangular if t >= said) for said in lives)
+        assert total == sum(min(t for t in triangular if t >= tasks) for tasks in LIVES)
+
+
+def test_after_a_kill_the_task_in_flight_is_booked_again_and_no_other(tmp_path: Path) -> None:
+    found, folder, said = laid(tmp_path, "asynchronous", scripted=False), tmp_path / "run", 0
+    folder.mkdir()
+    for tasks in LIVES:  # each begins with the task at which the one before was killed
+        life(found, folder, "asynchronous", range(said + 1, said + tasks + 2), killed=True)
+        said += tasks
+    booked = charges(folder)
+    often = Counter(first + i for first, count in booked for i in range(count))
+    flights = {1 + sum(LIVES[: k + 1]) for k in range(len(LIVES) - 1)}
+    assert {number for number, times in often.items() if times > 1} == flights
+    assert often.total() == max(often) + len(flights)
+
+
+@pytest.mark.parametrize("copied", ["the outbox", "a process"])
+def test_nothing_is_said_twice_under_one_charge_by_a_copy(copied: str, tmp_path: Path) -> None:
+    """The ledger, of the data, is one, and each task is answered twice."""
+    found, folder = laid(tmp_path, "asynchronous", scripted=False), tmp_path / "run"
+    folder.mkdir()
+    ledger, numbers, again = tmp_path / "ledger", range(1, 11), list[bytes]()
+
+    def copy() -> None:
+        other = folder
+        if copied == "a process":  # while the first one runs
+            (other := tmp_path / "copy").mkdir()
+        again.extend(life(found, other, "asynchronous", numbers, ledger=ledger))
+
+    now = copy if copied == "a process" else lambda: None
+    first = life(found, folder, "asynchronous", numbers, ledger=ledger, before_last=now)
+    if copied == "the outbox":
+        for name in NAMES:
+            (folder / name).unlink()
+        copy()
+    with Ledger.open(ledger / "ledger.sqlite", readonly=True) as book:
+        booked = [(each.round, each.count) for each in book.entries()]
+    often = Counter(number + i for number, count in booked for i in range(count))
+    assert not set(first) & set(again)
+    assert all(often[number] == 2 for number in numbers)
 
 
 @pytest.mark.parametrize("name", TASKS)

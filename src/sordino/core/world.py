@@ -477,16 +477,22 @@ class SiteSide(World[S]):
             tasks again when it is started anew.
         repeats_noise: whether a site's noise is numbered by its tasks, so that it may answer each
             only once.
+        in_blocks: whether a site books blocks of tasks, of which each has a number.
     """
 
     remembers: bool = False
     repeats_noise: bool = False
+    in_blocks: ClassVar[bool] = False
 
     def site_requests(self, site: int, task: Request, permits: Permits, /) -> Charges:
         """Return what a site books in its own ledger before it works on a task; it holds
         ``permits``.
         """
         raise NotImplementedError
+
+    def block_requests(self, site: int, key: str, /) -> Charges:
+        """Return the block of tasks with this key again, if a site's ledger holds it."""
+        return ()
 
     def forgotten_requests(self, site: int, answered: int, /) -> Charges | None:
         """Return what a site has to book that has answered tasks up to this one and does not

@@ -88,9 +88,17 @@ from sordino.network import frames
 from sordino.network.frames import STOPPED
 from sordino.network.secure_client import INPUTS
 from sordino.network.status import Incidents
-from sordino.network.storage import AnswerStore, Input, Journal, Kept, ReplayGuard, digest
+from sordino.network.storage import (
+    AnswerStore,
+    BlockNote,
+    Input,
+    Journal,
+    Kept,
+    ReplayGuard,
+    digest,
+)
 from sordino.network.transport import Lost
-from sordino.privacy import Permit
+from sordino.privacy import Charge, Permit
 from sordino.privacy import decode as fact_of
 
 if TYPE_CHECKING:
@@ -198,7 +206,11 @@ class SiteSession:
             why = f"what this site has answered up to task {self._ahead.lost} is lost"
             self._incidents.note("", "forgotten", why)
         self._count, self._due = moment.count, False
+        ledgers = site.ledgers
+        self._note = BlockNote(ledgers.ledger.path, ledgers.run) if self._world.in_blocks else None
         try:
+            if self._note is not None:
+                self._paid = self._charged(self._world.block_requests(site.index, self._note.key))
             self._again(moment)
         except BaseException:
             self.close()
@@ -206,6 +218,8 @@ class SiteSession:
 
     def close(self) -> None:
         """Close the site's files."""
+        if self._note is not None:
+            self._note.close(over=self.moment.ended is not None)
         if self._tasks is not None and self.moment.ended is None:
             self._tasks.close()
         elif self._tasks is not None:
@@ -425,12 +439,18 @@ class SiteSession:
         return answer
 
     def _pay(self, task: Task) -> None:
-        """Book what of the task is not booked yet."""
-        site = self._site.index
-        self._paid = (
-            *self._world.held(site, task.number, self._paid),
-            *self._charged(self._world.site_requests(site, task, self._paid)),
-        )
+        """Book what of the task is not booked yet: a block of the life before holds no task that
+        this life may have worked on.
+        """
+        site, number, note, paid = self._site.index, task.number, self._note, self._paid
+        if note is not None and number <= note.before:
+            paid = tuple(permit for permit in paid if permit.new)
+        requests = self._world.site_requests(site, task, paid)
+        held = self._world.held(site, number, self._paid)
+        if note is not None:
+            blocks: list[Permit | Charge] = [*held, *(request.charge for request in requests)]
+            note.keep(max(blocks, key=lambda each: each.round + each.count).key, number)
+        self._paid = (*held, *self._charged(requests))
 
     def _remember(self, task: Task, body: bytes) -> None:
         """Take in what a task says of the past, save where that is due, and write the task down."""

@@ -21,6 +21,8 @@ only its owner can read a slot, and when the run is over no answer is left.
 
 The **replay guard**: a site's note of how far it may have answered, where its noise is numbered.
 
+The **block note**: what the next life of a process needs, where a site books tasks in blocks.
+
 **Progress tokens**: proof of how far a server has gone, kept by its sites.
 """
 
@@ -35,6 +37,7 @@ import secrets
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NoReturn
 
@@ -43,7 +46,15 @@ from msgspec import UNSET, UnsetType
 
 from sordino.base.entropy import History
 from sordino.base.errors import ResumeError
-from sordino.base.files import KIB, append_below, open_below, read_below, readable, there
+from sordino.base.files import (
+    KIB,
+    append_below,
+    open_below,
+    own_folder,
+    read_below,
+    readable,
+    there,
+)
 from sordino.core.files import replace_file
 from sordino.core.plan import INPUTS
 from sordino.core.plan import JOURNAL as JOURNAL_BYTES
@@ -62,6 +73,8 @@ _RECORD, _SLOT = struct.Struct("<II"), struct.Struct("<QII")
 _MOST = 1 << 30
 _TOKEN = 16
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+MEMORY = Path("/dev/shm")
+"""Where files lie in memory."""
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -464,6 +477,61 @@ class ReplayGuard:
             self._number = number + STEP
             noted = _Noted(self._number, self._boot)
             replace_file(self._folder / NOTE, msgspec.json.encode(noted))
+
+
+class BlockNote:
+    """The task that a site works on, and the key of the block in its ledger that its next tasks are
+    in. The next life of the process goes on with that block, however this one ends.
+
+    The note lies in the machine's memory and is changed there before each task: a write to the disk
+    for each would cost what a block saves. No copy of a folder holds it, so that no older note can
+    be put back and have tasks answered again under the same charge; nor does it outlive the start
+    of the machine. It is of one ledger (the file itself), and one process at a time holds it. Where
+    that cannot be, nothing is known of the life before, and the rest of its block is lost.
+
+    Args:
+        ledger: the file.
+        run: whose set of records it is, in a ledger of the data.
+
+    Attributes:
+        key: of the block of the life before; empty if that is not known.
+        before: tasks up to this number may have been worked on under that block.
+    """
+
+    def __init__(self, ledger: Path, run: str) -> None:
+        self.key, self.before, self._file, self._boot = "", 0, -1, _boot()
+        about, self._folder = ledger.stat(), MEMORY / f"sordino-{os.geteuid()}"
+        self._name = digest(f"{about.st_dev} {about.st_ino} {run}".encode())
+        if not self._boot:
+            return
+        with suppress(OSError), own_folder(self._folder, make=True) as held:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._file = os.open(self._name, flags, 0o600, dir_fd=held)
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                boot, number, key, *_ = (
+                    (os.pread(self._file, KIB, 0) + b"\n\n").decode().split("\n")
+                )
+                if boot == self._boot:
+                    self.key, self.before = key, int(number)
+                self.keep(self.key, self.before)  # takes the memory that later notes need
+            except OSError:
+                self.close()
+                self.key, self.before = "", 0
+
+    def keep(self, key: str, number: int) -> None:
+        """Call before a task with this number is booked and answered."""
+        if self._file >= 0:
+            noted = f"{self._boot}\n{max(number, self.before)}\n{key}\n"
+            os.pwrite(self._file, noted.encode(), 0)
+
+    def close(self, *, over: bool = False) -> None:
+        """Let go of the note; remove it where the run is over."""
+        if self._file >= 0:
+            if over:
+                (self._folder / self._name).unlink(missing_ok=True)
+            os.close(self._file)
+            self._file = -1
 
 
 class ProgressTokens:

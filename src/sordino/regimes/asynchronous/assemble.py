@@ -56,6 +56,7 @@ class BlockSimulation(Simulation[State]):
     regime: Asynchronous
     task = Compute
     saves_anytime: ClassVar[bool] = True
+    in_blocks: ClassVar[bool] = True
 
     @property
     def block(self) -> int:
@@ -86,9 +87,10 @@ class BlockSimulation(Simulation[State]):
     def site_requests(self, site: int, task: Request, permits: Permits) -> Charges:
         """Return a block that begins with the task, if no permit holds it.
 
-        A site that was killed draws its noise anew, so what it had reserved and not said is lost.
-        Hence it reserves one task when it starts, and then one more each time: a life that says n
-        has lost fewer than sqrt(2 n). In a rehearsal, what was reserved before is found again.
+        A site that was killed draws its noise anew, so that the task that it worked on is booked
+        again. Where its machine fails, all that it had reserved and not said is lost. Hence it
+        reserves one task when it starts, and then one more each time: a life that says n loses
+        fewer than sqrt(2 n). In a rehearsal, what was reserved before is found again.
         """
         number = task.number
         if any(each.holds(number) for each in permits):
@@ -104,6 +106,12 @@ class BlockSimulation(Simulation[State]):
         if (pays := self.regime.budget) is not None:
             length = max(min(length, pays[site] - number + 1), 1)
         return (self._reserve(site, number, length),)
+
+    def block_requests(self, site: int, key: str) -> Charges:
+        """Return the block with this key again, if the ledger holds it."""
+        booked = (each for each in self.booked(site) if each.key == key)
+        found = [self._reserve(site, each.round, each.count) for each in booked]
+        return [replace(each, charge=replace(each.charge, key=key)) for each in found]
 
     def forgotten_requests(self, site: int, answered: int) -> Charges:
         """Return the tasks after all blocks that the ledger holds."""
@@ -171,6 +179,7 @@ class EdgePassSimulation(PassSimulation, BlockSimulation):
     """
 
     requests = Simulation.requests
+    in_blocks: ClassVar[bool] = False
 
     def kept(self, state: State, site: int, permits: Permits) -> Permits:
         """Return those of the passes that the edge's task, or its next, is in."""
