@@ -251,6 +251,43 @@ def test_who_goes_on_does_so_with_the_limit_that_it_began_with(
         join(JoinOptions(kit=kit, data=data, limit=2.0), SHOWN)
 
 
+@pytest.mark.usefixtures("swift")
+def test_a_file_of_the_kit_that_is_being_copied_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopped(Exception):
+        pass
+
+    kit, data = laid(tmp_path, "synchronous", scripted=False).sites[0]
+    files, said, site = (
+        ["revoked.pem", "site.pem", "site.key"],
+        list[str](),
+        transport.WebSocket.site,
+    )
+
+    def copied(*given: Any) -> Any:
+        connects = site(*given)
+
+        def again(limit: int) -> Any:
+            if not files:
+                raise Stopped
+            path = kit / files.pop(0)
+            whole = path.read_bytes()
+            path.write_bytes(whole[: len(whole) // 2])
+            try:
+                return connects(limit)
+            finally:
+                path.write_bytes(whole)
+
+        return again
+
+    monkeypatch.setattr(transport.WebSocket, "site", copied)
+    shown = Shown(row=lambda row: None, begin=lambda going: None, log=log_to(said.append))
+    with pytest.raises(Stopped):
+        join(JoinOptions(kit=kit, data=data), shown)
+    assert sum("no connection to the server" in each and str(kit) in each for each in said) == 3
+
+
 def test_a_limit_that_pays_for_nothing_says_what_a_site_can_do(tmp_path: Path) -> None:
     kit, data = laid(tmp_path, "synchronous", scripted=False).sites[0]
     with pytest.raises(BudgetExceeded, match="allow more with --epsilon-limit") as refusal:

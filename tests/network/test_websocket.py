@@ -163,6 +163,17 @@ def test_strangers_are_refused_named_and_counted(opened: Open, tmp_path: Path) -
     opened.line(0).close()
 
 
+def test_no_ticket_admits_a_certificate_that_has_ended_since(opened: Open) -> None:
+    host, port = opened.address.split(":")
+    with (
+        socket.create_connection((host, int(port))) as plain,
+        opened.context(0).wrap_socket(plain, server_hostname=host) as line,
+    ):
+        line.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert line.recv(1)  # a ticket would have come before
+        assert line.session is None or not line.session.has_ticket
+
+
 def test_a_site_refuses_a_server_whose_certificate_is_on_the_list_in_its_kit(opened: Open) -> None:
     """A stolen kit of the server, revoked, is the server's no more; each connection reads the list
     anew, and a kit of before, without one, is used as it is. A list that came by an open way makes

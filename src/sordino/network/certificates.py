@@ -322,6 +322,8 @@ def context(folder: Path, kind: Kind, *, connects: bool | None = None) -> ssl.SS
     found = ssl.SSLContext(side)
     found.minimum_version = ssl.TLSVersion.TLSv1_3
     found.verify_mode = ssl.CERT_REQUIRED
+    if not connects:  # a ticket would admit a certificate that has ended since
+        found.num_tickets = 0
     try:
         found.load_verify_locations(cadata=trusted.public_bytes(serialization.Encoding.DER))
         if listed:

@@ -333,7 +333,7 @@ class LiveKernel(NetworkKernel[S]):
         checkpoint does not say that.
         """
         first = [
-            Input(self.count + i, self.time, "there", site)
+            Input(self.count + i, self.time, "there", site, self.session.sites[site].serial)
             for i, site in enumerate(sorted(self._there), start=1)
         ]
         first += [
@@ -403,7 +403,7 @@ class LiveKernel(NetworkKernel[S]):
                 _, _, asked, _, tag = heapq.heappop(self.heap)
                 self._silent(asked) if tag == MUTE else self._woke(tag)
             case "up" | "there":
-                self.session.admitted(site)
+                self.session.admitted(site, each.body)
                 self._there.add(site)
                 self.tell(Joined(site))
             case "ahead":

@@ -37,7 +37,7 @@ from sordino.core.world import ServerSide
 from sordino.network import frames
 from sordino.network.kit import Agreed
 from sordino.network.storage import Kind, ProgressTokens
-from sordino.network.transport import Event, Hub, Mailbox
+from sordino.network.transport import IS_REVOKED, Event, Hub, Mailbox
 from sordino.privacy import Event as Fact
 from sordino.privacy import encode as written
 from sordino.training.plausible import Length, length
@@ -71,6 +71,7 @@ class SiteStanding:
         excluded: why this process of the server admits it no more; empty while it does.
         paused: until when it is not counted as present, in seconds of the clock.
         revoked: that its certificate is revoked, until it greets with another.
+        serial: of the certificate that it was last admitted with, where that is known.
         books: rounds that it has not booked yet.
         bad: frames of this connection that were refused.
         refused: counts of what was refused, by reason.
@@ -94,6 +95,7 @@ class SiteStanding:
     excluded: str = ""
     paused: float = -math.inf
     revoked: str = ""
+    serial: bytes = b""
     books: dict[int, bytes] = field(default_factory=dict)
     bad: int = 0
     refused: Counter[str] = field(default_factory=Counter)
@@ -252,7 +254,7 @@ class ServerSession:
         self.steps: Callable[[int, frames.Stepped], Heard | None] | None = None
         self._more: deque[Heard] = deque()
         self._index = {name: i for i, name in enumerate(self.names)}
-        self.sites = [SiteStanding() for _ in self.names]
+        self.sites = [SiteStanding(since=clock()) for _ in self.names]
         self._last: tuple[object, bytes] | None = None
         self._bye = b""  # once the run is over
 
@@ -325,9 +327,10 @@ class ServerSession:
         standing.there, standing.paused = False, self._clock() + seconds
         self.note(site, "slow", f"it is asked for nothing for {seconds:.0f} s")
 
-    def admitted(self, site: int) -> None:
-        """A site takes part again."""
-        self.sites[site].out = ""
+    def admitted(self, site: int, serial: bytes) -> None:
+        """A site takes part again, by this certificate."""
+        standing = self.sites[site]
+        standing.out, standing.serial = "", serial or standing.serial
 
     def drop(self, site: int, why: str) -> None:
         """End a site's connection."""
@@ -451,7 +454,7 @@ class ServerSession:
         """A site counts as present from now on."""
         standing = self.sites[site]
         standing.there, standing.paused = True, -math.inf
-        return Heard("up", site)
+        return Heard("up", site, standing.serial)
 
     def _heard(self, event: Event) -> Heard | None:
         site = self._index[event.site]
@@ -460,7 +463,8 @@ class ServerSession:
             self._opened(standing, event)
             return None
         if event.kind == "barred":
-            standing.revoked = standing.revoked if standing.connection else event.frame.decode()
+            if not standing.connection and standing.serial in (b"", event.frame):
+                standing.revoked = IS_REVOKED
             return None
         if event.connection != standing.connection:  # of a connection that another one has replaced
             return None
@@ -478,7 +482,7 @@ class ServerSession:
 
     def _opened(self, standing: SiteStanding, event: Event) -> None:
         self._unwelcome(standing)
-        standing.connection, standing.bad = event.connection, 0
+        standing.connection, standing.bad, standing.serial = event.connection, 0, event.frame
 
     def _unwelcome(self, standing: SiteStanding) -> None:
         """From now on its absence counts; a connection without a greeting does not make it

@@ -135,7 +135,10 @@ class Site:
 
     def _talk(self, session: SiteSession) -> None:
         session.heard = session.welcomed = False
-        line = self.connects(frames.limit(max(session.dimension, self.inner.widest)))
+        try:
+            line = self.connects(frames.limit(max(session.dimension, self.inner.widest)))
+        except StudyError as error:  # of the kit, which could be read before: it is being copied
+            raise Lost(str(error)) from error
         try:
             kept = session.answers.kept
             hello = frames.Hello(

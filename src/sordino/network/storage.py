@@ -107,7 +107,8 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
             alarm; that too few sites are left; that tasks were forgotten; the digest of what came
             before; the last task that a site had answered when the journal began anew.
         site: which, from 0; 0 for an alarm and the end.
-        body: the message, the alarm's tag, or the reason (UTF-8); empty otherwise.
+        body: the message, the alarm's tag, or the reason (UTF-8); of a site that has come, the
+            serial number of its certificate, where it is known; empty otherwise.
         number: of the round or the task; 0 otherwise.
     """
 

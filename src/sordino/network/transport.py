@@ -29,6 +29,7 @@ from sordino.network import certificates
 if TYPE_CHECKING:
     from sordino.network.demo import DemoFederation
 
+IS_REVOKED = "its certificate is revoked"
 AT_ONCE = 8
 """Frames of one site that wait for the server; with more the site is not read."""
 
@@ -42,7 +43,8 @@ class Event:
             site's name was not admitted, because the certificate is revoked.
         site: its name, from its certificate.
         connection: number of the connection: of two with one name, the later one counts.
-        frame: bytes of the frame, or the reason (UTF-8); empty otherwise.
+        frame: bytes of the frame; of who has connected or was not admitted, the serial number of
+            the certificate, where the transport knows it; empty otherwise.
     """
 
     kind: Literal["open", "frame", "closed", "barred"]

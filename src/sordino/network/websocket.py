@@ -62,7 +62,7 @@ from websockets.http11 import Request, Response
 
 from sordino.base.errors import StudyError
 from sordino.network import certificates
-from sordino.network.transport import Event, Lost, Mailbox, Stranger
+from sordino.network.transport import IS_REVOKED, Event, Lost, Mailbox, Stranger
 
 BEAT = 2.5
 """Seconds between two pings; three times as long without a byte ends a connection."""
@@ -90,7 +90,6 @@ STRANGERS = 32
 DESCRIPTORS = 65536
 """Files and connections of a server at most; handshakes get half of those that there are."""
 _REFUSED = 4403
-IS_REVOKED = "its certificate is revoked"
 NOT_YET = 9
 """OpenSSL's number of the error that a certificate is not valid yet."""
 _SILENT = logging.Logger("websockets", logging.CRITICAL + 1)  # a stranger prints nothing here
@@ -245,7 +244,7 @@ class _ToSite(_Watched, ServerConnection):
     Attributes:
         hub: of the study that the site has asked for; who has not asked yet reads nothing.
         certificate: that TLS has verified, by one of the authorities of the port.
-        name: in the certificate.
+        name, serial: in the certificate.
         waiting: frames that wait to be sent.
     """
 
@@ -261,6 +260,7 @@ class _ToSite(_Watched, ServerConnection):
         found: ssl.SSLObject = transport.get_extra_info("ssl_object")
         self.certificate = x509.load_der_x509_certificate(found.getpeercert(True) or b"")
         self.name = certificates.common_name(self.certificate)
+        self.serial = str(self.certificate.serial_number).encode()
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
@@ -578,7 +578,7 @@ class WebSocketHub:
             return connection.respond(HTTPStatus.FORBIDDEN, "not a site of this federation\n")
         if why := self._turned_away(connection):
             status = HTTPStatus.FORBIDDEN if why == IS_REVOKED else HTTPStatus.SERVICE_UNAVAILABLE
-            self._gone(name, why)
+            self._gone(connection, why)
             return connection.respond(status, f"{why}\n")
         connection.hub, connection.there = self, request.headers.get(BEGUN, "")
         beginning = self._beginnings.get(name, Beginning(self.limit)).next()
@@ -594,11 +594,11 @@ class WebSocketHub:
         except StudyError:
             return "the list of revoked certificates cannot be read now"
 
-    def _gone(self, name: str, why: str) -> None:
+    def _gone(self, connection: _ToSite, why: str) -> None:
         """Tell of a site that is heard no more, for this reason."""
-        self.refused(name, why)
+        self.refused(connection.name, why)
         if why == IS_REVOKED:
-            self._mailbox.put(Event("barred", name, 0, why.encode()))
+            self._mailbox.put(Event("barred", connection.name, 0, connection.serial))
 
     async def hear(self, connection: _ToSite) -> None:
         """Hear an open connection to its end. It replaces an earlier one of the same site."""
@@ -608,7 +608,7 @@ class WebSocketHub:
         if name in self._there:  # a site that came back before its end was noticed
             self._there[name].transport.abort()
         self._there[name], self._open = connection, self._open + 1
-        self._mailbox.put(Event("open", name, number))
+        self._mailbox.put(Event("open", name, number, connection.serial))
         writing = self._port.thread.loop.create_task(connection.write())
         try:
             while not why:
@@ -630,7 +630,7 @@ class WebSocketHub:
                 del self._there[name]
             self._mailbox.put(Event("closed", name, number))
             if why:
-                self._gone(name, why)
+                self._gone(connection, why)
 
 
 class _Connect(connect):
