@@ -180,6 +180,9 @@ def refuse_below(found: Faults, regime: str) -> None:
                 wanted = set(range(1, -(-2 * len(said) // 3) + 1))
             # some twice: what a life had booked and not sent, the next one books again
             assert wanted <= set(numbers), (kit.name, found.told())
+            if regime == "asynchronous" and unit is None and not back:  # the task in flight
+                met = sum(who == kit.name for who, _, _ in found.met)
+                assert len(numbers) - len(set(numbers)) <= met, (kit.name, found.told())
 
 
 def charged(ledger: Path, unit: str | None) -> list[tuple[int, int]]:
