@@ -200,7 +200,12 @@ def test_a_site_reaches_its_own_study_alone(tmp_path: Path) -> None:
             port.line(second, "127.0.0.1")
         port.line(rounds, "127.0.0.1").close()
     with closing(Behind(rounds)) as port:  # versions before name no study
-        port.line(rounds, "127.0.0.1", "").close()
+        line = port.line(rounds, "127.0.0.1", "")
+        with pytest.raises(Lost, match="none"):  # it has the same authority, and the same names
+            port.line(second, "127.0.0.1")
+        port.hubs["rounds"].send("site-0", b"still there")
+        assert next(line.frames()) == b"still there"
+        line.close()
     twin = dataclasses.replace(rounds, server=tmp_path / "twin")
     shutil.copytree(rounds.server, twin.server)
     with pytest.raises(StudyError, match="by name"), closing(Behind(rounds, twin)):

@@ -50,9 +50,10 @@ class Open:
 
     def __post_init__(self) -> None:
         kit = self.laid.server
+        study = Agreed(kit).agreement.name
         self.hub = WebSocketHub(
-            Port("127.0.0.1", self.number, {"study": (kit, "127.0.0.1")}),
-            "study",
+            Port("127.0.0.1", self.number, {study: (kit, "127.0.0.1")}),
+            study,
             LIMIT,
             frozenset({"site-0", "site-1"}),
             self.mailbox,

@@ -443,7 +443,7 @@ class Port:
     def _admit(self, connection: _ToSite, request: Request) -> Response | None:
         """Return why a connection is not opened, or None."""
         study = request.path.removeprefix("/")
-        if len(self._known) == 1:  # versions before name none; and the greeting tells others
+        if not study and len(self._known) == 1:  # versions before name none
             study = next(iter(self._known))
         if study in self._hubs:
             return self._hubs[study].admit(connection, request)
