@@ -50,6 +50,11 @@ def test_the_contract_sees_what_is_wrong() -> None:
         def choose(self, memory: Any, terms: Any, left: Any) -> Choice:
             return Choice(-1)
 
+    class Unsteady(Bad):
+        @property
+        def fixed_tau(self) -> int:
+            return 2
+
     class Forgetful(Bad):
         def fold(self, memory: Any, terms: Any, answers: Any) -> Any:
             return {"round": 1}
@@ -64,6 +69,7 @@ def test_the_contract_sees_what_is_wrong() -> None:
     for kind, message in (
         (Fickle, "answers differently"),
         (Backwards, "whole number"),
+        (Unsteady, r"'bad': choose gave .*Choice\(2\), as fixed_tau says.* fixed_tau of None"),
         (Forgetful, "declares"),
         (Meddling, "changed"),
     ):

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.base.entropy import Seeded
+from sordino.base.errors import StudyError
 from sordino.base.message import Statistics, Update
 from sordino.core.effect import (
     Arrived,
@@ -279,6 +280,38 @@ class Choosing(Dividing):
     def choose(self, memory: Any, terms: Terms, left: Any) -> Choice:
         """Fail on what was remembered."""
         return Choice(int(math.inf) if memory.zero else self.tau)
+
+
+class Halting(DpSgd):
+    """Its tau is fixed, and it ends a run after a round."""
+
+    memory: ClassVar[type[msgspec.Struct]] = Seen
+
+    def fold(self, memory: Any, terms: Terms, answers: Any) -> Any:
+        """Remember."""
+        return Seen(zero=True)
+
+    def choose(self, memory: Any, terms: Terms, left: Any) -> Choice:
+        """End."""
+        return Choice(0 if memory.zero else self.tau)
+
+
+class Louder(Halting):
+    """The same, whose noise depends on releases, so that its epsilon is the budget."""
+
+    @property
+    def adapts_noise(self) -> bool:
+        """It does."""
+        return True
+
+
+def test_a_method_that_fixed_tau_does_not_end_a_run_by_looking() -> None:
+    """Epsilon was then what was spent: a number that releases chose, and no bound."""
+    rule, state, _ = told(Halting(tau=2), (1.0,) * 4)
+    with pytest.raises(StudyError, match=r"'dp-sgd': choose gave .* Choice\(2\), as fixed_"):
+        rule.begin(state)
+    rule, state, _ = told(Louder(tau=2), (1.0,) * 4)
+    assert rule.begin(state)[0].ended == "the method has ended it"
 
 
 def told(method: Any, energies: tuple[float, ...]) -> tuple[Synchronous, State, list[Any]]:

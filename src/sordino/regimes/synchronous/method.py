@@ -220,7 +220,9 @@ class SynchronousMethod(Method):
 
     @property
     def fixed_tau(self) -> int | None:
-        """tau where it is the same in every round, for plans; None where the method chooses."""
+        """tau where it is the same in every round, for plans; None where the method chooses tau, or
+        ends a run early.
+        """
         return None
 
     @property
@@ -290,14 +292,25 @@ class SynchronousMethod(Method):
         return self
 
     def chosen(self, memory: Any, terms: Terms, left: Remaining) -> Choice:
-        """Return what :meth:`choose` gives, if it is a choice.
+        """Return what :meth:`choose` gives, if it is a choice, and the fixed one where tau is
+        fixed: epsilon is then what was spent, which releases must not decide. A method that adapts
+        its noise may end a run, for its epsilon is the budget.
 
         Raises:
-            StudyError: if it is none.
+            StudyError: if it is not.
         """
         given: object = self.choose(memory, terms, left)
         if not isinstance(given, Choice) or not _whole(given.tau):
             raise METHODS.wrong(self, "choose", given, "Choice(tau), tau a whole number from 0")
+        fixed = self.fixed_tau
+        if fixed not in {None, given.tau} and not (given.tau == 0 and self.adapts_noise):
+            raise METHODS.wrong(
+                self,
+                "choose",
+                given,
+                f"Choice({fixed}), as fixed_tau says; a method that chooses tau, or ends a run "
+                "early, has a fixed_tau of None, so that epsilon is the budget",
+            )
         return given
 
     def remembered(self, call: str, given: object) -> Any:
