@@ -7,11 +7,12 @@ from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
-from federations import Federation, Hand
+from federations import Federation, Hand, read_incidents
 from sordino.base.errors import BudgetExceeded, CutShort
 from sordino.base.logs import log_to
 from sordino.base.message import Labels, Passive, decode, encode
@@ -60,6 +61,26 @@ def whole(found: Federation) -> str:
     )
     assert not (found.server / "journal.bin").exists()
     return why
+
+
+def test_frames_that_cannot_be_read_end_connections_and_no_run(federate: Makes) -> None:
+    """A broker may pass them on: who has got one connects again, and is asked again."""
+    found = federate("synchronous")
+    send, cut = found.net.send, set[str]()
+
+    def sends(site: str, frame: bytes) -> None:
+        if site not in cut and isinstance(frames.to_site(frame), frames.Ask):
+            cut.add(site)
+            frame = frame[:-1]
+        send(site, frame)
+
+    with mock.patch.object(found.net, "send", sends):
+        found.start()
+        found.wait()
+    assert cut == set(found.names)
+    assert not cut_short(whole(found))
+    for name in found.names:
+        assert [each.what for each in read_incidents(found.folder(name))] == ["unreadable"]
 
 
 @pytest.mark.parametrize(

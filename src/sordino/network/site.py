@@ -154,7 +154,6 @@ class Site:
             give_back()  # while the server reads this
             said = 0
             for frame in line.frames():
-                session.heard = True
                 for answer in session.said(frame):
                     line.send(frames.encode(answer))
                     if isinstance(answer, frames.Say):

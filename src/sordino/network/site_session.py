@@ -174,7 +174,7 @@ class SiteSession:
     Attributes:
         moment: where the site stands.
         answers: what it has promised and said.
-        heard: whether the server has said anything on this connection.
+        heard: whether the last frame of this connection could be read; false before the first.
         welcomed: whether it has said which run it speaks of.
     """
 
@@ -256,12 +256,16 @@ class SiteSession:
 
         Raises:
             StudyError: if the server does not talk to this site.
+            Lost: if the frame cannot be read. A refusal would have the server count this site out;
+                who connects again is asked again.
         """
         try:
             found = frames.to_site(frame)
         except RemoteProtocolError as error:
-            yield self._refuse(0, str(error), error.what)
-            return
+            self.heard = False  # the next attempts wait longer and longer
+            self._incidents.note(SERVER, error.what, str(error))
+            raise Lost(str(error)) from error
+        self.heard = True
         if not self.welcomed and isinstance(found, SPOKEN):
             # meant for a connection that this one has replaced: sent again after the greeting
             return
