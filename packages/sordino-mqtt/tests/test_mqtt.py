@@ -25,7 +25,7 @@ from sordino.core import study as studies
 from sordino.network import certificates, demo, kit
 from sordino.network import transport as transports
 from sordino.network.kit import Agreed, read_agreement
-from sordino.network.transport import Lost, Mailbox, Stranger
+from sordino.network.transport import AT_ONCE, Lost, Mailbox, Stranger
 from sordino_mqtt import broker as brokers
 from sordino_mqtt import link
 from sordino_mqtt.link import Link
@@ -314,6 +314,23 @@ def test_a_flood_is_named_and_cut_off_and_the_others_are_heard(place: Place) -> 
         found = place.next()
     assert found[2] == b"heard"
     assert ("site-0", "it sends more than the server reads") in place.refused
+
+
+def test_what_waits_at_a_site_is_bounded(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transports, "WAITING", 1000 + transports.OBJECT)
+    hub, line = place.hub(), place.line("site-0")
+    assert place.next()[0] == "open"
+    for number in range(100):
+        hub.send("site-0", b"%1000d" % number)
+    end = time.monotonic() + 10
+    while not line._why and time.monotonic() < end:
+        time.sleep(0.01)
+    with pytest.raises(Lost, match="sends more than this site reads"):
+        line.send(b"late")
+    frames = line.frames()
+    assert [int(next(frames)) for _ in range(AT_ONCE)] == list(range(AT_ONCE))
+    with pytest.raises(Lost, match="sends more than this site reads"):
+        next(frames)
 
 
 def test_a_message_that_cannot_be_taken_ends_the_connection_and_not_the_hub(place: Place) -> None:

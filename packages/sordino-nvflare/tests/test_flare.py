@@ -18,7 +18,7 @@ from command import sordino
 from federations import study_of
 from sordino.base.errors import StudyError
 from sordino.base.logs import log_to
-from sordino.network import demo, kit
+from sordino.network import demo, kit, transport
 from sordino.network.kit import Agreed
 from sordino.network.server import serve_all
 from sordino.network.site import JoinOptions, join
@@ -218,6 +218,18 @@ def test_frames_far_ahead_of_their_turn_are_not_kept_for_ever() -> None:
     kept = [order.put(number, b"") for number in range(2, AHEAD + 3)]
     assert kept == [[]] * AHEAD + [None]
     assert order.given == 0
+
+
+def test_what_waits_at_a_site_is_bounded(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "WAITING", 40 * (transport.OBJECT + 9))
+    line, other = place.opened(), place.opened("south")
+    for number in range(50):  # of short ones a site may have missed many
+        place.hub.send("north", b"%9d" % number)
+        if number < AT_ONCE:
+            place.hub.send("south", bytes(LIMIT))
+    assert [int(each) for each in islice(line.frames(), 40)] == list(range(40))
+    assert lost(line) == "the server sends more than this site reads"
+    assert list(islice(other.frames(), AT_ONCE)) == [bytes(LIMIT)] * AT_ONCE
 
 
 def test_a_server_that_drops_a_site_says_why(place: Place) -> None:

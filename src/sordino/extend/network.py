@@ -31,6 +31,7 @@ from sordino.network.site import site_of as site_of
 from sordino.network.status import Shown as Shown
 from sordino.network.transport import Connects as Connects
 from sordino.network.transport import Event as Event
+from sordino.network.transport import FrameQueue as FrameQueue
 from sordino.network.transport import Hub as Hub
 from sordino.network.transport import Line as Line
 from sordino.network.transport import Lost as Lost

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 IS_REVOKED = "its certificate is revoked"
 AT_ONCE = 8
 """Frames of one site that wait for the server; with more the site is not read."""
+WAITING, OBJECT = 1 << 24, 100
+"""Bytes of frames that wait for a site, beyond AT_ONCE of them: one that comes back is told of each
+round that it has missed. And what Python needs for one of them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,34 @@ class Mailbox:
         with self._lock:
             self._waiting[found.site] -= 1
         return found
+
+
+class FrameQueue:
+    """Frames that wait for a site, which a transport does not stop reading; safe between two
+    threads, one of which puts and one takes.
+    """
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._put = self._taken = 0  # bytes, each counted by one thread alone
+
+    def put(self, frame: bytes) -> bool:
+        """Keep a frame, unless AT_ONCE wait, and more bytes than WAITING with it."""
+        size = len(frame) + OBJECT
+        if self._queue.qsize() >= AT_ONCE and self._put - self._taken + size > WAITING:
+            return False
+        self._put += size
+        self._queue.put(frame)
+        return True
+
+    def end(self) -> None:
+        """No more frames come."""
+        self._queue.put(None)
+
+    def __iter__(self) -> Iterator[bytes]:
+        while (frame := self._queue.get()) is not None:
+            self._taken += len(frame) + OBJECT
+            yield frame
 
 
 class Hub(Protocol):

@@ -22,9 +22,8 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from itertools import count
-from queue import SimpleQueue
 
-from sordino.extend.network import Event, Lost, Mailbox, Stranger, StudyError
+from sordino.extend.network import Event, FrameQueue, Lost, Mailbox, Stranger, StudyError
 from sordino_mqtt.link import SERVER, Broker, Link
 
 WAITING = 30.0
@@ -195,7 +194,7 @@ class MqttLine:
 
     def __init__(self, broker: Broker, name: str, context: ssl.SSLContext, limit: int) -> None:
         self._name, self._limit, self._server = name, limit, b""
-        self._came: SimpleQueue[bytes | None] = SimpleQueue()
+        self._came = FrameQueue()
         self._stirred = threading.Event()
         self._why = ""
         self._link = Link(
@@ -214,25 +213,24 @@ class MqttLine:
         self._link.publish("up", self._name, frame, self._link.key)
 
     def frames(self) -> Iterator[bytes]:
-        while (frame := self._came.get()) is not None:
-            yield frame
+        yield from self._came
         raise Lost(self._why or self._link.why)
 
     def close(self) -> None:
         self._link.close()
 
     def _stirred_up(self) -> None:
-        self._came.put(None)
+        self._came.end()
         self._stirred.set()
 
     def _got(self, kind: str, name: str, body: bytes, key: bytes, kept: bool) -> None:
-        if kind == "down" and key == self._link.key:
-            if 0 < len(body) <= self._limit:
-                self._came.put(body)
-            else:
+        if kind == "down" and key == self._link.key and not self._why:
+            if not 0 < len(body) <= self._limit:
                 self._over(
                     f"a frame of {len(body)} bytes" if body else "the server ended the connection"
                 )
+            elif not self._came.put(body):
+                self._over("the server sends more than this site reads")
         elif name == SERVER and not self._server and body:
             self._server = key
             self._stirred.set()
@@ -240,5 +238,6 @@ class MqttLine:
             self._over("the server has gone")
 
     def _over(self, why: str) -> None:
-        self._why = self._why or why
-        self._came.put(None)
+        if not self._why:
+            self._why = why
+            self._came.end()

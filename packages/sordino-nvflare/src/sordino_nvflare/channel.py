@@ -19,12 +19,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
-from queue import SimpleQueue
 from typing import Literal, Protocol
 
 import msgspec
 
-from sordino.extend.network import Event, Lost, Mailbox, Stranger
+from sordino.extend.network import Event, FrameQueue, Lost, Mailbox, Stranger
 
 BEAT = 1.0
 """Seconds between two signs of life of a site."""
@@ -271,7 +270,7 @@ class FlareLine:
         self._post, self._limit = post, limit
         self._key, self._sent, self._why = secrets.token_bytes(8), 0, ""
         self._order, self._lock = Order(), threading.Lock()
-        self._came: SimpleQueue[bytes | None] = SimpleQueue()
+        self._came = FrameQueue()
         self._ended = threading.Event()
         post.on("down", self._frame)
         post.on("end", self._end)
@@ -293,8 +292,7 @@ class FlareLine:
         self._post.tell(SERVER, "up", Parcel(self._key, number, frame))
 
     def frames(self) -> Iterator[bytes]:
-        while (frame := self._came.get()) is not None:
-            yield frame
+        yield from self._came
         raise Lost(self._why)
 
     def close(self) -> None:
@@ -316,17 +314,17 @@ class FlareLine:
                     self._over("a frame was lost on its way")
 
     def _frame(self, name: str, parcel: Parcel) -> None:
-        if parcel.key != self._key:
+        if parcel.key != self._key or self._ended.is_set():
             return
         if not 0 < len(parcel.body) <= self._limit:
             self._over(f"a frame of {len(parcel.body)} bytes")
             return
         with self._lock:
             found = self._order.put(parcel.number, parcel.body)
-            for each in found or ():
-                self._came.put(each)
-        if found is None:
-            self._over("frames do not come in order")
+            kept = all(self._came.put(each) for each in found or ())
+        if found is None or not kept:
+            more = "the server sends more than this site reads"
+            self._over("frames do not come in order" if found is None else more)
 
     def _end(self, name: str, parcel: Parcel) -> None:
         """The server ends the connection, after so many frames: those are still read."""
@@ -338,4 +336,4 @@ class FlareLine:
             if not self._ended.is_set():
                 self._why = why
                 self._ended.set()
-                self._came.put(None)
+                self._came.end()
