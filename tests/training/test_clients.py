@@ -113,6 +113,33 @@ def test_a_step_is_the_update_it_claims_to_be() -> None:
     assert update.first == pytest.approx(noisy.numpy() / (Q * N), rel=1e-6)
 
 
+class Doubles(torch.nn.Sequential):
+    """Computes in float64."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.double())  # type: ignore[no-any-return,no-untyped-call]
+
+
+def test_a_model_of_doubles_learns_what_one_of_floats_does() -> None:
+    """It failed after its round was charged."""
+    one = client(mechanism=Gaussian(clip=0.5, noise_multiplier=1e-6))
+    flat = Flat(Doubles(models.build("mlp", (8, 8), 4, np.random.default_rng(0))).double())
+    kernels = ModelKernels(flat, ClippedSum(flat, cross_entropy), MeanGradient(flat, cross_entropy))
+    asked = task(one, steps=3)
+    updates = [
+        each.answer(asked, permits(one.price(asked)))
+        for each in (one, replace(one, kernels=kernels))
+    ]
+    moved = [update.weights - asked.weights for update in updates]
+    assert np.linalg.norm(moved[0]) > 0.01
+    assert moved[1] == pytest.approx(moved[0], abs=1e-5)
+    said = [update.statistics for update in updates]
+    assert said[0] is not None
+    assert said[1] is not None
+    assert said[1].moved == pytest.approx(said[0].moved, rel=1e-3)
+    assert said[1].slope_last == pytest.approx(said[0].slope_last, rel=1e-3)
+
+
 def test_a_papers_form_divides_by_the_batch_as_drawn() -> None:
     expected, realised = client(), replace(client(), realised=True)
     asked = task(expected)

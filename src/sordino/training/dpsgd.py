@@ -143,7 +143,7 @@ class PrivateClient(SteppingClient):
             releases = len(chosen) > 0 or not self.realised
             if releases:
                 noisy, more = self.released(mechanism, total, step_excess, rng, begins + step - 1)
-                noisy = noisy.div_(divisor)
+                noisy = noisy.div_(divisor).to(flat.weights)
             else:
                 noisy, more = torch.zeros_like(flat.weights), None
             beside.release(exact, rng)
