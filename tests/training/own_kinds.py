@@ -359,6 +359,30 @@ class QuantisedBuffer(Net):
         return super().forward(torch.mm(x, self.frozen))  # type: ignore[arg-type]
 
 
+class Adapted(Net):
+    """Beside a frozen base in 16 bits."""
+
+    def make(self) -> None:
+        self.base = nn.Linear(6, 8, dtype=torch.bfloat16).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.inner(x) + self.base(x.bfloat16()).float()
+        return self.head(torch.tanh(h))  # type: ignore[no-any-return]
+
+
+class Squeezed(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).squeeze()
+
+
+class Holds(Net):
+    """A tensor of a kind that torch has few operations for."""
+
+    def __init__(self, held: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("held", held)
+
+
 class Hooked(Net):
     """A hook that changes what a part gives."""
 
@@ -475,7 +499,7 @@ def scripted() -> nn.Module:
 BOUNDED: dict[str, Callable[[], nn.Module]] = {
     **{kind.__name__: kind for kind in (
         WritesItsInput, FailsUnderVmap, Renormalises, Bags, Checkpointed, Tied, Listed, InPlace,
-        Pretrained, Quantised, Hooked, Mobile, Pools,
+        Pretrained, Quantised, Hooked, Mobile, Pools, Adapted,
     )},
     "weight_norm": lambda: chain(parametrizations.weight_norm(nn.Linear(6, 8))),
     "lazy": lambda: chain(nn.LazyLinear(8)),
@@ -511,6 +535,14 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "ReadsBehind": (ReadsBehind, "segment_reduce is not known to stay within its tensors"),
     "QuantisedWeight": (QuantisedWeight, "'frozen' is a Scaled, whose own code would see data"),
     "QuantisedBuffer": (QuantisedBuffer, "'frozen' is a Scaled, whose own code would see data"),
+    "Squeezed": (Squeezed, r"of a single example it gives float32 of shape \(3,\); it must give"),
+    "sparse": (
+        lambda: Holds(torch.eye(8).to_sparse()),
+        r"'held' \(torch.float32\) has the layout torch.sparse_coo; make it a plain tensor",
+    ),
+    "meta": (lambda: Holds(torch.eye(8, device="meta")), "'held' .* is on the device 'meta'"),
+    "short": (lambda: Holds(torch.eye(8).to(torch.float8_e4m3fn)), "'held' .* fewer than 16 bits"),
+    "conjugate": (lambda: Holds(torch.ones(8, dtype=torch.cfloat).conj()), "a conjugate view"),
     "Repeats": (Repeats, "repeat_interleave is not known to stay within its tensors"),
     "BagsElsewhere": (BagsElsewhere, "bags of more than one length"),
     "PoolsAnother": (PoolsAnother, "indices that its pool did not give"),

@@ -21,7 +21,7 @@ from sordino.training.models import check_private
 from sordino.training.perexample import ClippedSum, MeanGradient, path_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Lazy modules", "ignore::FutureWarning")
-RECORDED = "Quantised", "Hooked", "Tied", "gru", "transformer", "Mobile", "Checkpointed"
+RECORDED = "Quantised", "Adapted", "Hooked", "Tied", "gru", "transformer", "Mobile", "Checkpointed"
 SHAPE, CLIP, STEPS = (6,), 0.1, 2
 
 

@@ -205,7 +205,7 @@ class Graphs:
         def slopes(module: Function, tensors: Named, x: Tensor) -> Any:
             leaves = trained(tensors, dict.fromkeys(self._drawn))
             with torch.enable_grad():
-                scores = module(leaves, x)
+                scores = scores_of(module, leaves, x)
                 return scores.detach(), pulled(scores.sum(), leaves)
 
         return self.of("digest", slopes, x).digest()
@@ -405,7 +405,19 @@ def trained(tensors: Named, names: Mapping[str, object]) -> Named:
 
 
 def scores_of(module: Function, tensors: Named, x: Tensor) -> Tensor:
+    """Scores (n, classes) of x (n, ...), or an embedding (n, numbers).
+
+    Raises:
+        StudyError: for another shape.
+    """
     found: Tensor = module(tensors, x)
+    if found.ndim != 2 or len(found) != len(x):
+        many = "a single example" if len(x) == 1 else f"{len(x)} examples"
+        raise StudyError(
+            f"model: of {many} it gives {str(found.dtype).removeprefix('torch.')} of shape "
+            f"{tuple(found.shape)}; it must give ({len(x)}, numbers), as for batches of every "
+            "size: .squeeze() and .flatten() need the number of a dimension"
+        )
     return found
 
 

@@ -108,7 +108,8 @@ def digest_of(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, each in [*module.named_parameters(), *module.named_buffers()]:
         digest.update(f"{name}:{each.dtype}:{tuple(each.shape)}:".encode())
-        digest.update(each.detach().cpu().contiguous().numpy().tobytes())
+        held = each.detach().cpu().contiguous().reshape(-1)
+        digest.update(held.view(torch.uint8).numpy().tobytes())  # numpy has no bfloat16
     return digest.hexdigest()
 
 
@@ -226,13 +227,27 @@ def check_private(module: nn.Module, shape: tuple[int, ...]) -> None:
 
 
 def check_initialised(module: nn.Module, place: str) -> None:
-    """Refuse parameters and buffers that nobody initialised, which are NaN by then: the memory that
-    they got could hold rows (:mod:`sordino.base.settings`).
+    """Refuse parameters and buffers that are no plain numbers, or that nobody initialised, which
+    are NaN by then: the memory that they got could hold rows (:mod:`sordino.base.settings`).
 
     Raises:
         StudyError: naming the parameter.
     """
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        kinds = {
+            f"has the layout {tensor.layout}": tensor.layout is not torch.strided,
+            "is nested": tensor.is_nested,
+            "is quantised": tensor.is_quantized,
+            "is on the device 'meta'": tensor.is_meta,
+            "is a conjugate view": tensor.is_conj(),
+            "is complex and would be trained": tensor.is_complex() and tensor.requires_grad,
+            "has fewer than 16 bits": tensor.is_floating_point() and tensor.dtype.itemsize < 2,
+        }
+        if kind := next((each for each, so in kinds.items() if so), None):
+            raise StudyError(
+                f"{place}: {name!r} ({tensor.dtype}) {kind}; make it a plain tensor of numbers, as "
+                "with .to_dense(), .dequantize(), .resolve_conj(), torch.view_as_real or .float()"
+            )
         if bool(tensor.isnan().any()):
             raise StudyError(
                 f"{place}: {name!r} has values that nobody initialised, or NaN; initialise it, as "

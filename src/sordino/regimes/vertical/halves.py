@@ -686,13 +686,8 @@ class PartyModule:
     def _width_of_one(self, features: int) -> int:
         row = torch.zeros((1, features))
         made = self.flat.graphs.of("embedding", scores_of, row)
-        if len(made.shape) != 2 or made.shape[0] != 1 or made.dtype != torch.float32:
-            kind = str(made.dtype).removeprefix("torch.")
-            raise StudyError(
-                f"model: of a single example it gives {kind} of shape {made.shape}; "
-                "parties' models get examples one by one, and must give float32 of shape "
-                "(1, numbers)"
-            )
+        if made.dtype != torch.float32:
+            raise StudyError(f"model: it gives {made.dtype}; parties' models must give float32")
         self.flat.graphs.of("gradient", self._gradient, row, torch.zeros(made.shape))
         width: int = made.shape[1]
         return width
