@@ -20,6 +20,14 @@ def pytest_configure() -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Processes of ``-n auto``: tests of networks wait for each other's clocks, so three of them
+    keep two cores busy.
+    """
+    cores = os.process_cpu_count() if hasattr(os, "process_cpu_count") else os.cpu_count()
+    return max((cores or 1) * 3 // 2, 1)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Give the memory back where all tests passed, at the end: modules that a test has registered
