@@ -24,8 +24,8 @@ def pytest_xdist_auto_num_workers() -> int:
     """Processes of ``-n auto``: tests of networks wait for each other's clocks, so three of them
     keep two cores busy.
     """
-    cores = os.process_cpu_count() if hasattr(os, "process_cpu_count") else os.cpu_count()
-    return max((cores or 1) * 3 // 2, 1)
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max((mine or 1) * 3 // 2, 1)
 
 
 @pytest.hookimpl(trylast=True)
