@@ -157,6 +157,23 @@ def test_what_a_restart_costs(how: str, tmp_path: Path, monkeypatch: pytest.Monk
         assert total == sum(min(t for t in triangular if t >= tasks) for tasks in LIVES)
 
 
+def test_a_note_of_a_ledger_that_is_gone_costs_nothing(tmp_path: Path) -> None:
+    """A file system gives its place to the next file; and a note may be damaged."""
+    (tmp_path / "ledger").touch()
+    found = []
+    for key, number in (("of the one that is gone", 50), ("own", 1), ("own", 2), ("own", 1)):
+        with closing(storage.BlockNote(tmp_path / "ledger", "run")) as note:
+            found.append((note.key, note.before))
+            note.keep(key, number)
+    assert found == [("", 0), ("of the one that is gone", 50), ("own", 1), ("own", 2)]
+    place = note._folder / note._name
+    assert place.read_text().split("\n")[1:3] == ["2", "own"]
+    place.write_bytes(place.read_bytes().replace(b"2\nown", b"x\nown"))
+    with closing(storage.BlockNote(tmp_path / "ledger", "run")) as note:
+        assert (note.key, note.before) == ("", 0)
+    place.unlink()
+
+
 def test_after_a_kill_the_task_in_flight_is_booked_again_and_no_other(tmp_path: Path) -> None:
     found, folder, said = laid(tmp_path, "asynchronous", scripted=False), tmp_path / "run", 0
     folder.mkdir()

@@ -14,7 +14,7 @@ from pydantic import PrivateAttr
 
 from permitted import permits
 from sordino.base.entropy import Seeded
-from sordino.base.errors import LocalProtocolError
+from sordino.base.errors import LocalProtocolError, StudyError
 from sordino.base.message import Train
 from sordino.mechanisms.gaussian import CountedGaussian
 from sordino.privacy import Permit
@@ -25,7 +25,7 @@ from sordino.training.flat import Flat
 from sordino.training.local import LocalClient, NoisyModelClient
 from sordino.training.loss import Loss, cross_entropy, multiclass_hinge
 from sordino.training.optimizer import Adam, Optimizer, Sgd, Steps
-from sordino.training.perexample import ClippedSum, MeanGradient
+from sordino.training.perexample import ClippedSum, MeanGradient, sums
 
 N, Q, ETA = 25, 0.2, 0.4
 
@@ -200,7 +200,9 @@ def test_a_client_without_examples_moves_nowhere() -> None:
 
 
 @pytest.mark.parametrize("optimizer", [Sgd(), Sgd(momentum=0.9), Adam(kind="adam")])
-def test_a_noisy_model_stays_within_what_its_price_rests_on(optimizer: Any) -> None:
+def test_a_noisy_model_stays_within_what_its_price_rests_on(
+    optimizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """PE-DPFL's paper form: two data sets lead to models at most 2 eta C tau apart, whatever the
     steps; Adam's alone would not.
     """
@@ -217,6 +219,9 @@ def test_a_noisy_model_stays_within_what_its_price_rests_on(optimizer: Any) -> N
     assert one.price(asked)[0][0] == Gaussian(noise_multiplier=1e-9 / (N * asked.steps))
     sent = one.answer(asked, paid(one, asked)).weights - asked.weights  # type: ignore[arg-type]
     assert np.linalg.norm(sent) <= ETA * 0.01 * asked.steps * (1 + 1e-4)
+    monkeypatch.setattr(sums, "exact_products", lambda: False)
+    with pytest.raises(StudyError, match="set_float32_matmul_precision"):  # it is of no rows
+        one.answer(asked, paid(one, asked))  # type: ignore[arg-type]
 
 
 class Remembering(Optimizer):

@@ -516,15 +516,16 @@ class BlockNote:
                 if boot == self._boot:
                     self.key, self.before = key, int(number)
                 self.keep(self.key, self.before)  # takes the memory that later notes need
-            except OSError:
+            except (OSError, ValueError):  # held by another process, or damaged
                 self.close()
                 self.key, self.before = "", 0
 
     def keep(self, key: str, number: int) -> None:
         """Call before a task with this number is booked and answered."""
         if self._file >= 0:
-            noted = f"{self._boot}\n{max(number, self.before)}\n{key}\n"
-            os.pwrite(self._file, noted.encode(), 0)
+            # another block is of this life; or the note was of a ledger that lay here before
+            most = max(number, self.before) if key == self.key else number
+            os.pwrite(self._file, f"{self._boot}\n{most}\n{key}\n".encode(), 0)
 
     def close(self, *, over: bool = False) -> None:
         """Let go of the note; remove it where the run is over."""

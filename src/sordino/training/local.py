@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.base.entropy import Entropy, over
-from sordino.base.errors import LocalProtocolError
+from sordino.base.errors import LocalProtocolError, StudyError
 from sordino.base.message import Contribution, Train, Update
 from sordino.base.registry import foreign
 from sordino.base.settings import own_code
@@ -83,7 +83,9 @@ class LocalWork:
             with own_code() if own else nullcontext():
                 try:
                     self._take(batches, start)
-                except Exception:  # a user's module or optimizer may raise anything
+                except Exception as error:  # a user's module or optimizer may raise anything
+                    if isinstance(error, StudyError) and not own:
+                        raise  # of the study, and of no rows
                     flat.weights.fill_(torch.nan)
         return flat.weights - start
 

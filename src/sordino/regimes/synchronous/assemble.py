@@ -245,8 +245,8 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         )
 
     def clients(self) -> Sequence[Any]:
-        """Return the clients, when what a user's model does with their batches is recorded: a model
-        that fails on one, in a round, would tell who was drawn.
+        """Return the clients. What a user's model does with batches of their sizes is recorded now:
+        a model that failed on one in a round would tell who was drawn.
         """
         found, method, mean = super().clients(), self.study.method, self.kernels.mean
         here = self.mine is not None or not self.remote
