@@ -105,7 +105,7 @@ def _list(grids: Sequence[Grid], as_json: bool) -> None:
         ],
     )
     say.people(
-        "Core minutes are of scale quick, measured on one core. Runs that several entries need "
+        "Core minutes are of scale quick, about, on one core. Runs that several entries need "
         "are made once."
     )
 
