@@ -449,7 +449,7 @@ class Port:
             return self._hubs[study].admit(connection, request)
         why = f"the study {study} is not open now"
         if study not in self._known:
-            why = "of the studies here, this is none" if study else "several studies: upgrade"
+            why = "this study is not served here" if study else "several studies: upgrade"
             self._refused(connection.name, f"it asks for a study that is not served ({why})")
         return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, f"{why}\n")
 
