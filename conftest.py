@@ -20,14 +20,6 @@ def pytest_configure() -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """Processes of ``-n auto``: tests of networks wait for each other's clocks, so three of them
-    keep two cores busy.
-    """
-    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max((mine or 1) * 3 // 2, 1)
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Give the memory back where all tests passed, at the end: modules that a test has registered
