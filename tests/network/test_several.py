@@ -192,7 +192,7 @@ def test_a_site_reaches_its_own_study_alone(tmp_path: Path) -> None:
         )
         with pytest.raises(Stranger):
             port.line(others, "127.0.0.1")  # the server's certificate is of another authority
-        for path, why in (("", "several studies"), ("third", "none")):
+        for path, why in (("", "several studies"), ("third", "not served here")):
             with pytest.raises(Lost, match=why):
                 port.line(rounds, "127.0.0.1", path)
         port.hubs.pop("second").close()
@@ -201,7 +201,8 @@ def test_a_site_reaches_its_own_study_alone(tmp_path: Path) -> None:
         port.line(rounds, "127.0.0.1").close()
     with closing(Behind(rounds)) as port:  # versions before name no study
         line = port.line(rounds, "127.0.0.1", "")
-        with pytest.raises(Lost, match="none"):  # it has the same authority, and the same names
+        # it has the same authority, and the same names
+        with pytest.raises(Lost, match="not served here"):
             port.line(second, "127.0.0.1")
         port.hubs["rounds"].send("site-0", b"still there")
         assert next(line.frames()) == b"still there"
