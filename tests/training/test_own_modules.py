@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import sordino as so
 from sordino.base.errors import StudyError
+from sordino.regimes.vertical.models import chain_of
 from sordino.training import models
 from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat
@@ -135,6 +136,48 @@ def test_a_layer_that_stands_twice_in_a_sequence_is_used_twice() -> None:
     with torch.no_grad():
         wanted = torch.nn.functional.cross_entropy(module(x), y)
     assert loss == pytest.approx(float(wanted), rel=1e-5)
+
+
+def unused(place: str) -> nn.Module:
+    """A model with a thousand numbers, at one place or another, that no layer computes with."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(6, CLASSES))
+    match place:
+        case "sequence":
+            module.more = nn.Parameter(torch.zeros(1000))
+        case "layer":
+            module[1].more = nn.Parameter(torch.zeros(1000))
+        case "layer without any":
+            module[0].more = nn.Parameter(torch.zeros(1000))
+        case "layer within":
+            module[1].more = nn.Linear(10, 90)
+        case "none: one bias for all scores":
+            module[1].bias = nn.Parameter(torch.zeros(1))
+    return module
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize(
+    "place",
+    ["sequence", "layer", "layer without any", "layer within", "none: one bias for all scores"],
+)
+def test_numbers_that_no_layer_uses_have_no_gradient(place: str, deep: bool) -> None:
+    """What lay in their place in memory was released as a gradient."""
+    torch.manual_seed(3)
+    module = unused(place)
+    if deep:
+        module = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), module)
+    flat, (x, y) = Flat(module), batch()
+    parameters = [dict(module.named_parameters())[slot.name] for slot in flat.layout]
+    loss = torch.nn.functional.cross_entropy(module(x), y)
+    wanted = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+    gradient = torch.cat([each.reshape(-1) for each in wanted])
+    mean = torch.full((flat.dim,), torch.nan)
+    total = torch.full((flat.dim,), torch.nan, dtype=torch.float64)
+    MeanGradient(flat, cross_entropy)(x, y, mean)
+    assert torch.allclose(mean, gradient, atol=1e-6)
+    ClippedSum(flat, cross_entropy)(x, y, 1e6, total)
+    assert torch.allclose(total, len(x) * gradient.double(), atol=1e-4)
+    assert chain_of(module) is None
 
 
 def test_no_client_moves_another_by_the_shape_that_it_brings() -> None:

@@ -9,7 +9,8 @@ this list; every other module is differentiated example by example (:mod:`.gener
 A layer counts as its type only if nothing has been changed about it: exactly this class, no hooks,
 no method of its own, no parametrization, weights that are parameters of exactly torch's type,
 settings that are plain numbers and words, no compiled call, no global hooks. Torch hands weights
-and settings on beside the examples, and one of a class of its own would be called with them.
+and settings on beside the examples, and one of a class of its own would be called with them. It has
+the parameters of its type, and no others: fast paths write the gradients of these alone.
 
 >>> known(nn.Linear(2, 3)), known(torch.nn.utils.parametrizations.weight_norm(nn.Linear(2, 3)))
 (True, False)
@@ -27,7 +28,14 @@ import torch
 from torch import nn
 from torch.nn.modules import module as machinery
 
-OWNERS = (nn.Sequential, nn.Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm, nn.Embedding)
+_PARAMETERS: dict[type[nn.Module], tuple[str, ...]] = {
+    nn.Linear: ("weight", "bias"),
+    nn.Conv2d: ("weight", "bias"),
+    nn.GroupNorm: ("weight", "bias"),
+    nn.LayerNorm: ("weight", "bias"),
+    nn.Embedding: ("weight",),
+}
+"""Of the types that have some."""
 _EVERYWHERE = (
     nn.ReLU, nn.ReLU6, nn.Tanh, nn.Sigmoid, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish,
     nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LeakyReLU,
@@ -52,7 +60,9 @@ _BY_AXES: dict[type[nn.Module], int] = {
 _ALONG = (nn.Softmax, nn.LogSoftmax, nn.Softmin, nn.GLU)
 """Along one axis, which must not be the first."""
 
-_KINDS: tuple[Any, ...] = (*OWNERS, *_EVERYWHERE, *_BY_AXES, *_ALONG, nn.Flatten, nn.Unflatten)
+_KINDS: tuple[Any, ...] = (
+    nn.Sequential, *_PARAMETERS, *_EVERYWHERE, *_BY_AXES, *_ALONG, nn.Flatten, nn.Unflatten
+)  # fmt: skip
 _FORWARD: dict[Any, Callable[..., Any]] = {kind: kind.forward for kind in _KINDS}
 """As they were when this was imported."""
 
@@ -67,8 +77,14 @@ def known(layer: nn.Module) -> bool:
         callable(getattr(kind, name, None)) for name in vars(layer)
     ):
         return False
-    if any(p is not None and not _plain(p) for p in layer._parameters.values()):
+    has, usual = layer._parameters, _PARAMETERS.get(kind, ())
+    if any(name not in usual or (p is not None and not _plain(p)) for name, p in has.items()):
         return False
+    if layer._modules and kind is not nn.Sequential:
+        return False
+    weight, bias = has.get("weight"), has.get("bias")
+    if kind is nn.Linear and bias is not None and (weight is None or len(weight) != bias.numel()):
+        return False  # one number for all outputs
     if not all(
         _setting(value) if name not in _OF_ALL else type(value) is type(_OF_ALL[name])
         for name, value in vars(layer).items()
