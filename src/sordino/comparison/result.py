@@ -180,8 +180,9 @@ MANY = (
     "them misses by chance."
 )
 CHOOSING = (
-    "To choose a study by its accuracy on the same private data is itself a use of that "
-    "data; no epsilon here accounts for it."
+    "Each epsilon is that of one run alone: runs over the same records add up. To choose a study "
+    "by its accuracy on the same private data is itself a use of that data; no epsilon here "
+    "accounts for it."
 )
 
 

@@ -185,8 +185,9 @@ def _notes(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
     if len(runs) == 1:
         return notes
     notes += [
-        "To choose a run by its accuracy on the same private data is itself a use of that "
-        "data; no epsilon here accounts for it."
+        "Each epsilon is that of one run alone: runs over the same records add up. To choose a run "
+        "by its accuracy on the same private data is itself a use of that data; no epsilon here "
+        "accounts for it."
     ]
     private = [run.about for run in runs if run.private]
     for key, what in (
