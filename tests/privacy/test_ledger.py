@@ -104,13 +104,13 @@ def test_any_change_is_found_and_named(path: Path, column: str, value: object) -
 def test_a_missing_entry_is_found_and_a_missing_tail_against_the_digest(path: Path) -> None:
     with Ledger.open(path) as ledger:
         whole = ledger.verify().digest
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.execute("DELETE FROM entries WHERE seq = 12")
     with Ledger.open(path) as ledger:
         ledger.verify()
         with pytest.raises(LedgerError, match="cut off"):
             ledger.verify(expected_digest=whole)
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.execute("DELETE FROM entries WHERE seq = 4")
     with Ledger.open(path) as ledger, pytest.raises(LedgerError, match="entry 4 is missing"):
         ledger.verify()

@@ -174,6 +174,53 @@ def test_a_ledger_put_back_from_a_copy_under_a_process_is_charged_no_more(
             assert {each.key for each in ledger.entries()} <= {"a", "b", "c"}
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_who_does_not_see_what_others_charge_charges_no_more(path: Path) -> None:
+    """The index by which SQLite's processes know of each other was removed: each of two wrote over
+    what the other one charged, and both could spend the last of a budget.
+    """
+    waits, go = os.pipe()
+    if not (child := os.fork()):
+        os.read(waits, 1)
+        with Ledger.open(path) as other:
+            other.charge([charge("of another one")], FREE)
+        os._exit(0)
+    with Ledger.open(path) as ledger:
+        ledger.charge([charge("own")], FREE)
+        path.with_name(f"{path.name}-shm").unlink()
+        os.write(go, b"!")
+        assert os.waitpid(child, 0)[1] == 0
+        with pytest.raises(LedgerError, match=r"charges that the two files.* move these two files"):
+            ledger.charge([charge("more")], FREE)
+    with Ledger.open(path) as ledger:
+        keys = [each.key for each in ledger.entries()]
+        assert keys == ["a", "b", "own", "of another one"]
+    os.close(waits)
+    os.close(go)
+
+
+@pytest.mark.parametrize("readonly", [True, False])
+def test_an_older_log_beside_a_ledger_takes_no_charge_back(
+    readonly: bool, path: Path, tmp_path: Path
+) -> None:
+    """It has older pages, which SQLite would put in the place of newer ones."""
+    log, copy = path.with_name(f"{path.name}-wal"), tmp_path / "copy.sqlite"
+    with Ledger.open(path) as ledger:
+        ledger.charge([charge("c")], FREE)
+        shutil.copy(log, tmp_path / "older")
+        ledger.charge([charge("d")], FREE)
+        shutil.copy(path, copy)
+    shutil.copy(tmp_path / "older", tmp_path / "copy.sqlite-wal")
+    before = copy.read_bytes()
+    with pytest.raises(LedgerError, match="charges that the two files beside it"):
+        Ledger.open(copy, readonly=readonly)
+    for each in ("wal", "shm"):
+        (tmp_path / f"copy.sqlite-{each}").unlink()
+    assert copy.read_bytes() == before
+    with Ledger.open(copy) as ledger:
+        assert [each.key for each in ledger.entries()] == ["a", "b", "c", "d"]
+
+
 def test_reading_leaves_no_trace(path: Path) -> None:
     def look() -> dict[str, bytes]:
         return {file.name: file.read_bytes() for file in path.parent.iterdir()}

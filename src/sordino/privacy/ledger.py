@@ -84,6 +84,7 @@ class Ledger:
         self._version: int | None = None
         self._place: storage.Place | None = None
         self._last: Head = (0, form.start)  # that stood in the file when it was charged last
+        self._stamp: tuple[int, int] | None = None  # of the file, then
         self._walk = self._new_walk()
 
     @classmethod
@@ -115,6 +116,7 @@ class Ledger:
             self._place = storage.Place.of(path)
             self.connection, self.format = storage.connect(path, clock=None)
         self.path, self._version, self._walk = path, None, self._new_walk()
+        self._stamp = None
 
     def noted(self, kind: str, name: str) -> Note | None:
         """The note of this kind and name, if there is one."""
@@ -600,12 +602,15 @@ class Ledger:
                         raise LedgerError(f"{self.path}: another ledger stands in its place")
                     self._version = version
                 self._refuse_replaced()
+                if self._place is not None and self._place.stamp != self._stamp:
+                    storage.refuse_hidden(self.connection, self.path, self.format)
                 self._last = self.refresh().head
                 yield self.connection
                 self.connection.execute("COMMIT")
                 self._last = self._walk.head
                 storage.settle(self.connection)
                 self._refuse_replaced()  # before anybody has a permit
+                self._stamp = None if self._place is None else self._place.stamp
             except BaseException:
                 self._walk = self._new_walk()  # what memory holds may not have been committed
                 if self.connection.in_transaction:  # a full disk has SQLite roll back by itself

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ SECONDS = 300.0  # that a reader may take
 LONGEST = 8 << 20  # bytes of one row
 LARGEST = 8 << 30  # bytes of a file
 LARGEST_LOG = 1 << 30  # bytes of a write-ahead log, which SQLite reads in one go
+LOOKS, LOOK = 20, 0.01  # at a file that somebody may be writing, and seconds between two
 IN_MEMORY = 256 << 20  # bytes up to which a file is read into memory
 
 
@@ -80,6 +81,12 @@ class Place:
             return False
         return (about.st_dev, about.st_ino) == self.file
 
+    @property
+    def stamp(self) -> tuple[int, int]:
+        """Another one after whoever has written into the file."""
+        about = self.path.stat()
+        return about.st_mtime_ns, about.st_size
+
 
 def connect(path: Path, *, clock: Clock | None) -> tuple[sqlite3.Connection, LedgerFormat]:
     """A connection to a ledger with a checked schema: ``clock`` to read, without one to write.
@@ -88,18 +95,19 @@ def connect(path: Path, *, clock: Clock | None) -> tuple[sqlite3.Connection, Led
         LedgerError: if it is no ledger, or none that may be trusted.
     """
     _refuse_files(path)
+    beside = path.with_name(path.name + "-wal").exists()
+    if beside and clock is None:  # first: who may write brings the log into the file at its end
+        with closing(_opened(path, "mode=ro")) as seen:
+            harden(seen, Clock(SECONDS))
+            refuse_hidden(seen, path, recognise(seen, path))
     db = _snapshot(path) if clock is not None else None
     if db is None:
-        mode = "rw" if clock is None else "ro"
-        db = sqlite3.connect(
-            f"{path.resolve().as_uri()}?mode={mode}",
-            uri=True,
-            timeout=PATIENCE,
-            isolation_level=None,
-        )
+        db = _opened(path, f"mode={'rw' if clock is None else 'ro'}")
     try:
         harden(db, clock)
         form = recognise(db, path)
+        if beside and clock is not None:
+            refuse_hidden(db, path, form)
         if clock is None:
             refuse_early(path, form)
             durable(db)
@@ -107,6 +115,48 @@ def connect(path: Path, *, clock: Clock | None) -> tuple[sqlite3.Connection, Led
     except BaseException:
         db.close()
         raise
+
+
+def _opened(path: Path, how: str) -> sqlite3.Connection:
+    where = f"{path.resolve().as_uri()}?{how}"
+    return sqlite3.connect(where, uri=True, timeout=PATIENCE, isolation_level=None)
+
+
+def refuse_hidden(db: sqlite3.Connection, path: Path, form: LedgerFormat) -> None:
+    """Refuse a connection that does not see what stands in the file itself: it reads an older log,
+    or another one than whoever has charged, and would write over that.
+
+    Raises:
+        LedgerError: saying so.
+    """
+    for _ in range(LOOKS):
+        last = _last_in_file(path, form)
+        query = f"SELECT 1 FROM ({form.heads}) WHERE seq = ? AND digest = ?"
+        if last is None or db.execute(query, last).fetchone():
+            return
+        time.sleep(LOOK)  # somebody may be writing
+    raise LedgerError(
+        f"{path}: the ledger holds charges that the two files beside it ({path.name}-wal and "
+        f"{path.name}-shm) do not lead to: they were removed or replaced, or are not those of the "
+        "process that has charged it, as where this file is mounted without its folder. Nothing "
+        "more is released. Stop all processes that use the ledger, and move these two files away: "
+        "what was charged stands in the ledger itself"
+    )
+
+
+def _last_in_file(path: Path, form: LedgerFormat) -> tuple[int, str] | None:
+    """Return the last link in the file, without its log and without locks; None where there is
+    none, or none can be read, as when a kill has left a charge half in it.
+    """
+    try:
+        with closing(_opened(path, "mode=ro&immutable=1")) as db:
+            harden(db, Clock(PATIENCE))
+            found: tuple[int, str] | None = db.execute(
+                f"{form.heads} ORDER BY 1 DESC LIMIT 1"
+            ).fetchone()
+            return found
+    except sqlite3.Error:
+        return None
 
 
 def refuse_early(path: Path, form: LedgerFormat) -> None:
