@@ -29,7 +29,7 @@ from sordino.privacy import (
     accountant,
 )
 from sordino.privacy.chain import BEGIN
-from sordino.privacy.records import Records, burdens, close_sets, link
+from sordino.privacy.records import Records, bounds, burdens, close_sets, link
 from sordino.privacy.records.group import grouped, of_rows
 
 STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.5))
@@ -306,6 +306,24 @@ def test_sample_then_client(tmp_path: Path) -> None:
         assert math.isinf(ledgers.epsilon("b", 1e-5, "rdp"))
         with pytest.raises(BudgetExceeded, match="no useful bound is known for 90 records"):
             booked(ledgers, "b", OTHER, 1)
+
+
+@pytest.mark.parametrize("rows", [(1, 2, 3, 4), (1, 1, 1, 2)])
+def test_equal_rows_of_a_client_are_as_many_records(rows: tuple[int, ...], tmp_path: Path) -> None:
+    """All four fall away together: of equal ones one was counted (1.99 shown, and 16 spent)."""
+    client = of("a", *rows, kind="client")
+    with LedgerSession.for_data(tmp_path, "one", [of("a", *rows)]) as ledgers:
+        booked(ledgers, "a", OTHER, 2)
+        ledgers.finish()
+        (burden,) = burdens(ledgers.ledger, [client])["a"]
+    with LedgerSession.for_data(tmp_path, "two", [client]) as ledgers:
+        booked(ledgers, "a", OTHER, 1)
+        spent = (Gaussian(noise_multiplier=5.0), 2), (OTHER, 1)  # four rows move a sum by four
+        assert ledgers.epsilon("a", 1e-5, "rdp") >= epsilon(*spent)
+        name = ledgers.names["a"]
+        ledgers.finish()
+        assert max(epsilon(*each) for each in bounds(ledgers.ledger)[name]) >= epsilon(*spent)
+    assert epsilon(*burden.spent) >= epsilon(spent[0])
 
 
 def test_client_then_sample_is_two_steps(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ from sordino.privacy.records.classes import (
     histories,
     joined,
 )
-from sordino.privacy.records.group import ENTITY, LABEL, PERSON, SAMPLE
+from sordino.privacy.records.group import CLIENT, ENTITY, LABEL, PERSON, SAMPLE
 from sordino.privacy.records.identity import Membership, Places, Records, Words, groups, membership
 from sordino.privacy.records.price import (
     MIXED,
@@ -178,7 +178,13 @@ def open_sets(
             index = _counted(ledger, sets, before, pool)
             runs = {one.number: one.runs for one in sets.values()}
             opened = _Opening([*fresh], [*fresh.values()], opening, pool, apart, runs)
-            _keep(ledger, opened.entered(index), before, pool, ledger.head()[0])
+            index = opened.entered(index)
+            for number, records in fresh.items():
+                if records.kind == CLIENT and records.people is None:
+                    entities = np.unique(index.rows.find(records.rows[:, 0]))
+                    if equal := len(records.rows) - len(entities):
+                        store.put_equal_rows(db, number, equal)
+            _keep(ledger, index, before, pool, ledger.head()[0])
     return {unit: names[name] for unit, name in members.items()}
 
 

@@ -424,7 +424,7 @@ class Prices:
             (histories(each, totals, seen(number, each.live, each.person)), size)
             for each, size in tables.classes.get(number, ())
         ]
-        return bound(one.kind, own, known)
+        return bound(one.kind, own, known, equal=store.equal_rows(self.ledger.connection, number))
 
     def _now(self) -> _Tables:
         """Return the tables as they are, with all that other processes have booked."""
@@ -519,11 +519,12 @@ def bounds(ledger: Ledger, late: Callable[[], None] = lambda: None) -> dict[str,
         for one, size in zip(*store.classes(db), strict=True)
         if (size or (unsaid and (one.sets or one.frozen))) and not one.owned
     ]
-    alike: dict[tuple[str, int | None, Spent, Spent], tuple[Spent, ...]] = {}
+    alike: dict[tuple[str, int | None, Spent, Spent, int], tuple[Spent, ...]] = {}
     found = {}
     for one in sets.values():
         own = own_of(ledger, one.unit) if one.kind == CLIENT else ledger.spent(one.unit)
-        key = one.kind, one.number if one.live else None, own, ledger.spent(one.unit)
+        spent, equal = ledger.spent(one.unit), store.equal_rows(db, one.number)
+        key = one.kind, one.number if one.live else None, own, spent, equal
         if key not in alike:
             late()
             if one.live:
@@ -533,14 +534,14 @@ def bounds(ledger: Ledger, late: Callable[[], None] = lambda: None) -> dict[str,
                     if one.number in each.sets
                 ]
             else:
-                inside = partial(contains, kind=one.kind, own=ledger.spent(one.unit))
+                inside = partial(contains, kind=one.kind, own=spent)
                 among = [
                     (found_in, size)
                     for _, several, size in known
                     if (found_in := [*filter(inside, several)])
                 ]
             most = SHOWN if len(alike) < SHOWN else 1
-            alike[key] = bound(one.kind, own, among, most) or (own,)
+            alike[key] = bound(one.kind, own, among, most, equal) or (own,)
         found[one.unit] = alike[key]
     return found
 
@@ -579,9 +580,15 @@ def contains(counts: Counts, kind: str, own: Spent) -> bool:
     return Counter(dict(own)) <= booked
 
 
-def bound(kind: str, own: Spent, among: Shared, at_most: int = SHOWN) -> tuple[Spent, ...]:
-    """Return histories that bound records of this kind, which share those in ``among``."""
+def bound(
+    kind: str, own: Spent, among: Shared, at_most: int = SHOWN, equal: int = 0
+) -> tuple[Spent, ...]:
+    """Return histories that bound records of this kind, which share those in ``among``; of a client
+    with so many ``equal`` rows beside those that are counted there, each with one of these.
+    """
     if kind == CLIENT:
-        return (of_client(own, [(reduce(or_, each), size) for each, size in among]),)
+        shared = [(reduce(or_, each), size) for each, size in among]
+        rest = [(reduce(or_, (counts for counts, _ in shared)), equal)] if equal and shared else []
+        return (of_client(own, shared + rest),)
     known = [counts for each, _ in among for counts in each]
     return tuple(translated(one, kind) for one in maximal(known, at_most))

@@ -203,7 +203,18 @@ def meta(db: sqlite3.Connection, name: str) -> str:
 
 def put_meta(db: sqlite3.Connection, name: str, value: str) -> None:
     """Another value."""
-    db.execute("UPDATE record_meta SET value = ? WHERE name = ?", (value, name))
+    db.execute("INSERT OR REPLACE INTO record_meta VALUES (?, ?)", (name, value))
+
+
+def equal_rows(db: sqlite3.Connection, number: int) -> int:
+    """Return how many rows of a whole client are the same entities as other rows of it."""
+    found = db.execute("SELECT value FROM record_meta WHERE name = ?", (f"equal {number}",))
+    return sum(int(value) for (value,) in found)
+
+
+def put_equal_rows(db: sqlite3.Connection, number: int, count: int) -> None:
+    """Write how many these are."""
+    put_meta(db, f"equal {number}", str(count))
 
 
 def knows_records(db: sqlite3.Connection) -> bool:
