@@ -17,6 +17,7 @@ from sordino.clients.division import federation
 from sordino.clients.study import HorizontalStudy
 from sordino.core import study as studies
 from sordino.core.run import session
+from sordino.core.statements import uncovered
 from sordino.data.identity import first_rows
 from sordino.data.notices import noticed
 
@@ -273,3 +274,31 @@ def test_no_person_trains_and_is_public(tmp_path: Path, aside: str) -> None:
             studies.read(path)
     path.write_text(STUDY.format(more="person_rows = 1\n" + aside))
     studies.read(path)
+
+
+@pytest.mark.parametrize(
+    ("aside", "kind", "unit", "said"),
+    [
+        ("client_validation = 0.2", "iid", "client", True),
+        ("validation = 5", "column", "client", True),
+        ('test = "public share"', "column", "client", True),
+        ('test = "public share"', "iid", "client", False),  # no client holds these rows
+        ("client_validation = 0.2", "iid", "sample", False),
+        ("", "column", "client", False),
+    ],
+)
+def test_a_whole_client_is_told_that_no_epsilon_covers_rows_set_aside(
+    tmp_path: Path, aside: str, kind: str, unit: str, said: bool
+) -> None:
+    """Models are measured on them exactly, and the guarantee was of a client with all its data."""
+    column = 'client_column = "site"\n' if kind == "column" else ""
+    method = "dp-fedavg" if unit == "client" else "dp-sgd"
+    path = tmp_path / "study.toml"
+    path.write_text(
+        f'[budget]\nrounds = 2\n[data]\nfile = "x.csv"\nclasses = ["0", "1"]\n{column}{aside}\n'
+        f'partition = {{ kind = "{kind}" }}\n[model]\nname = "logistic"\n[method]\n'
+        f'name = "{method}"\n[privacy]\nunit = "{unit}"\nepsilon = 4\ndelta = 1e-5\n'
+        "sampling_rate = 0.5\n"
+    )
+    told = uncovered(studies.read(path))
+    assert any("holds for the rows that it trains on" in each for each in told) == said

@@ -426,7 +426,7 @@ TESTS = {
         "evaluation releases how many of them a model gets right, with Gaussian noise and at a "
         "price, charged to the unit 'test', and the promise holds for each of them."
     ),
-    "none": "No row of the file is declared public, and no model is measured: there "
+    "none": "No row of the file is set aside as a test set, and no model is measured on one: there "
     "is no accuracy.",
 }
 OWN_TEST = (

@@ -552,8 +552,17 @@ DEALT = (
 )
 
 
+ASIDE = (
+    "rows of clients are set aside and treated as public (data.validation, client_validation, "
+    "test), and no epsilon covers that: models are measured on them exactly, and what is promised "
+    "to a whole client holds for the rows that it trains on"
+)
+
+
 def uncovered(study: Study) -> list[str]:
     """List what is taken from private rows and not covered by the guarantee."""
-    if study.privacy.unit == "none":
+    unit, data = study.privacy.unit, study.data
+    if unit == "none":
         return []
-    return [UNSTATED] * study.data.reads_classes + [DEALT] * study.data.deals_by_label
+    aside = unit == "client" and data.shows_clients
+    return [UNSTATED] * data.reads_classes + [DEALT] * data.deals_by_label + [ASIDE] * aside

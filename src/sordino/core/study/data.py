@@ -63,6 +63,11 @@ class Source(Section):
         """Return whether who holds how many private rows follows from their labels."""
         return False
 
+    @property
+    def shows_clients(self) -> bool:
+        """Return whether rows that clients hold are set aside and treated as public."""
+        return False
+
     @model_validator(mode="after")
     def _one_source(self) -> Source:
         if (self.name is None) == (self.file is None):
@@ -303,6 +308,13 @@ class Data(Table):
     def deals_by_label(self) -> bool:
         """Return whether who holds how many private rows follows from their labels."""
         return not self.published and self.partition.by_label
+
+    @property
+    def shows_clients(self) -> bool:
+        """Return whether rows that clients hold are set aside and treated as public."""
+        aside = self.validation or self.testing == "public share"
+        held = self.client_validation or (aside and self.partition.by_column)
+        return not self.published and bool(held)
 
     def kept(self, most: int) -> float | None:
         """Return the share of all rows that are kept with ``most`` rows of each person, by the
