@@ -85,6 +85,7 @@ class Ledger:
         self._place: storage.Place | None = None
         self._last: Head = (0, form.start)  # that stood in the file when it was charged last
         self._stamp: tuple[int, int] | None = None  # of the file, then
+        self._beside: tuple[int, ...] = ()  # the files beside it, when it was opened
         self._walk = self._new_walk()
 
     @classmethod
@@ -105,7 +106,7 @@ class Ledger:
         if not readonly:
             with closed_if_refused(found):
                 _refuse_forked(place)
-            found._place = place
+            found._place, found._beside = place, storage.beside(path)
             _CHARGED.add(found)
         return found
 
@@ -116,7 +117,7 @@ class Ledger:
             self._place = storage.Place.of(path)
             self.connection, self.format = storage.connect(path, clock=None)
         self.path, self._version, self._walk = path, None, self._new_walk()
-        self._stamp = None
+        self._stamp, self._beside = None, storage.beside(path)
 
     def noted(self, kind: str, name: str) -> Note | None:
         """The note of this kind and name, if there is one."""
@@ -570,6 +571,8 @@ class Ledger:
         """
         if self._place is not None and not self._place.stands():
             what = "its file was moved, removed, or replaced by another one"
+        elif self._place is not None and storage.beside(self._place.path) != self._beside:
+            raise storage.unseen(self.path)
         elif not self._stands(self._last):
             what = f"its entry {self._last[0]} has gone: it is an older copy"
         else:

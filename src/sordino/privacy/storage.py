@@ -95,8 +95,8 @@ def connect(path: Path, *, clock: Clock | None) -> tuple[sqlite3.Connection, Led
         LedgerError: if it is no ledger, or none that may be trusted.
     """
     _refuse_files(path)
-    beside = path.with_name(path.name + "-wal").exists()
-    if beside and clock is None:  # first: who may write brings the log into the file at its end
+    logged = path.with_name(path.name + "-wal").exists()
+    if logged and clock is None:  # first: who may write brings the log into the file at its end
         with closing(_opened(path, "mode=ro")) as seen:
             harden(seen, Clock(SECONDS))
             refuse_hidden(seen, path, recognise(seen, path))
@@ -106,7 +106,7 @@ def connect(path: Path, *, clock: Clock | None) -> tuple[sqlite3.Connection, Led
     try:
         harden(db, clock)
         form = recognise(db, path)
-        if beside and clock is not None:
+        if logged and clock is not None:
             refuse_hidden(db, path, form)
         if clock is None:
             refuse_early(path, form)
@@ -127,7 +127,7 @@ def refuse_hidden(db: sqlite3.Connection, path: Path, form: LedgerFormat) -> Non
     or another one than whoever has charged, and would write over that.
 
     Raises:
-        LedgerError: saying so.
+        LedgerError: saying so; :func:`unseen`.
     """
     for _ in range(LOOKS):
         last = _last_in_file(path, form)
@@ -135,12 +135,25 @@ def refuse_hidden(db: sqlite3.Connection, path: Path, form: LedgerFormat) -> Non
         if last is None or db.execute(query, last).fetchone():
             return
         time.sleep(LOOK)  # somebody may be writing
-    raise LedgerError(
-        f"{path}: the ledger holds charges that the two files beside it ({path.name}-wal and "
-        f"{path.name}-shm) do not lead to: they were removed or replaced, or are not those of the "
-        "process that has charged it, as where this file is mounted without its folder. Nothing "
-        "more is released. Stop all processes that use the ledger, and move these two files away: "
-        "what was charged stands in the ledger itself"
+    raise unseen(path)
+
+
+def beside(path: Path) -> tuple[int, ...]:
+    """Which files SQLite's log and index beside a ledger are: by them processes know of each other.
+    Nobody removes them while one has the ledger open.
+    """
+    found = (path.with_name(f"{path.name}-{each}") for each in ("wal", "shm"))
+    return tuple(each.stat().st_ino if each.exists() else 0 for each in found)
+
+
+def unseen(path: Path) -> LedgerError:
+    """The error where a process does not see what others charge."""
+    return LedgerError(
+        f"{path}: this process does not see all that is charged here: the two files beside the "
+        f"ledger ({path.name}-wal and {path.name}-shm) were removed or replaced, or are not those "
+        "of the process that has charged it, as where this file is mounted without its folder. "
+        "Nothing more is released. Stop all processes that use the ledger, and move these two "
+        "files away: what was charged stands in the ledger itself"
     )
 
 
@@ -230,6 +243,7 @@ def durable(db: sqlite3.Connection) -> None:
     """Keep what was committed, whatever happens to the machine."""
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
+    db.execute("PRAGMA schema_version").fetchone()  # the log and its index are there from now on
 
 
 MOMENT = 200
