@@ -150,25 +150,28 @@ def test_a_broken_example_contributes_nothing() -> None:
 
 
 class Careful(Optimizer):
-    """Fails on long gradients."""
+    """Fails on long gradients, or leaves the program."""
 
     kind: Literal["careful"] = "careful"
+    leaves: bool = False
 
     def begin(self, learning_rate: float, like: torch.Tensor) -> Steps:
+        error = SystemExit if self.leaves else FloatingPointError
+
         class Own:
             def take(self, weights: torch.Tensor, gradient: torch.Tensor, variance: float) -> None:
                 if not float(gradient.norm()) < 1e3:
-                    raise FloatingPointError("diverged")
+                    raise error("diverged")
                 weights.sub_(gradient, alpha=learning_rate)
 
         return Own()
 
 
-@pytest.mark.parametrize("model", [False, True])
-def test_own_code_that_fails_on_a_client_ends_no_run(model: bool) -> None:
+@pytest.mark.parametrize("which", ["model", "optimizer", "optimizer that leaves"])
+def test_own_code_that_fails_on_a_client_ends_no_run(which: str) -> None:
     """The round in which it ended was one in which that client had been drawn."""
-    one = client(optimizer=Careful())
-    if model:  # on 25 rows at once
+    one = client(optimizer=Careful(leaves=which.endswith("leaves")))
+    if which == "model":  # on 25 rows at once
         flat = Flat(own_kinds.Halves((6,), 3))
         mean = MeanGradient(flat, cross_entropy)
         one = client(batch=N, kernels=ModelKernels(flat, ClippedSum(flat, cross_entropy), mean))

@@ -26,7 +26,8 @@ of it, nor of the weights by then. So each graph is recorded with the weights of
 the module must still give what its first graph gives.
 
 How tensors lie in memory is no part of a graph, and some kernels of torch take it for granted. So
-a graph is given tensors that lie row by row, and kernels of normalisation are, too.
+a graph is given tensors that lie row by row, and kernels of normalisation are, too, and
+convolutions of one channel.
 
 The graph of one example is carried out for many by ``vmap``. Not all rules of vmap keep examples
 apart: a table that is made from the example is laid beside the others', and an index past its end
@@ -360,8 +361,7 @@ class Graph:
         if name in ("view", "_unsafe_view", "_reshape_alias"):
             node.target = torch.ops.aten.reshape.default  # strides may be others than recorded
             node.args = node.args[:2]
-        elif (name.startswith("native_") and "_norm" in name) or name in _PRINTED:
-            first: Any = _finite if name in _PRINTED else torch.ops.aten.contiguous.default
+        elif (first := _first(name, node)) is not None:
             for each in dict.fromkeys(filter(_is_tensor, node.all_input_nodes)):
                 with graph.graph.inserting_before(node):
                     given = graph.graph.call_function(first, (each,))
@@ -374,6 +374,25 @@ class Graph:
             filled.args = (node, number)
         elif name not in _APART or _halved(node):
             self.apart = False
+
+
+def _first(name: str, node: torch.fx.Node) -> Any:
+    """Return the function that an operation's tensors go through before; None if there is none."""
+    if name in _PRINTED:
+        return _finite
+    if name.startswith("native_") and "_norm" in name:
+        return torch.ops.aten.contiguous.default
+    if name.startswith("convolution"):
+        weight: Any = node.args[2 if name.endswith("_backward") else 1]
+        return _in_order if 1 in weight.meta["val"].shape[:2] else None
+    return None
+
+
+def _in_order(numbers: Tensor) -> Tensor:
+    """Return a copy that lies row by row, sizes of one included: of images of one channel with
+    other strides oneDNN reads what lies behind them (:mod:`.perexample.separable`).
+    """
+    return numbers.clone(memory_format=torch.contiguous_format)
 
 
 def _halved(node: torch.fx.Node) -> bool:

@@ -83,7 +83,7 @@ class LocalWork:
             with own_code() if own else nullcontext():
                 try:
                     self._take(batches, start)
-                except Exception as error:  # a user's module or optimizer may raise anything
+                except (Exception, SystemExit) as error:  # a user's code may raise anything
                     if isinstance(error, StudyError) and not own:
                         raise  # of the study, and of no rows
                     flat.weights.fill_(torch.nan)

@@ -85,6 +85,10 @@ def known(layer: nn.Module) -> bool:
     weight, bias = has.get("weight"), has.get("bias")
     if kind is nn.Linear and bias is not None and (weight is None or len(weight) != bias.numel()):
         return False  # one number for all outputs
+    if weight is not None and weight is bias:
+        return False  # what is clipped is the sum of two gradients, and not each of them
+    if kind is nn.Conv2d and not _usual(layer, weight):
+        return False
     if not all(
         _setting(value) if name not in _OF_ALL else type(value) is type(_OF_ALL[name])
         for name, value in vars(layer).items()
@@ -99,6 +103,21 @@ def known(layer: nn.Module) -> bool:
         or layer._backward_pre_hooks
     )
     return not own and layer._compiled_call_impl is None and not _globally_hooked()
+
+
+def _usual(layer: nn.Module, weight: nn.Parameter | None) -> bool:
+    """Return whether the settings of a convolution are pairs, and fit its weight.
+
+    Of images of one channel whose strides differ, oneDNN reads other memory if they lie channels
+    last: an example's gradient is then not its own (29.7 C; torch 2.13). Graphs copy them before.
+    """
+    settings: Any = vars(layer)
+    pairs = settings["stride"], settings["dilation"], settings["padding"]
+    if weight is None or settings["kernel_size"] != tuple(weight.shape[2:]):
+        return False
+    if not all(type(each) is str or (type(each) is tuple and len(each) == 2) for each in pairs):
+        return False
+    return weight.shape[1] > 1 or pairs[0][0] == pairs[0][1]
 
 
 def _setting(value: object) -> bool:
