@@ -29,7 +29,7 @@ import random
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import product
 from typing import Any
@@ -166,3 +166,13 @@ def tune() -> bool:
     mallopt.argtypes, mallopt.restype = (ctypes.c_int, ctypes.c_int), ctypes.c_int
     taken = [mallopt(option, value) == 1 for option, value in _ALLOCATOR]
     return all(taken)
+
+
+def give_back() -> None:
+    """Hand back what the C library keeps for later, where it is one that can be asked to (glibc).
+
+    What starts a server or a site (reading kit and study, building objects) needs tens of megabytes
+    for a moment; without this they stay with the process for as long as it waits for rounds.
+    """
+    with suppress(OSError, AttributeError):  # another C library, as musl
+        ctypes.CDLL(None).malloc_trim(0)

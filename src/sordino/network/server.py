@@ -25,6 +25,7 @@ import numpy as np
 
 from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.base.files import GIB, read_below, readable
+from sordino.base.settings import give_back
 from sordino.core import regimes
 from sordino.core.files import locked, replace_file
 from sordino.core.prepared import PreparedRun, PrepareRun
@@ -332,6 +333,7 @@ class ServerRun:
             kernel = self._kernel(world, moment, watcher, session)
             del moment  # it holds the first model
             gc.collect()  # models that were built to find prices
+            give_back()
             try:
                 done = kernel.run()
             except BudgetExceeded as refusal:

@@ -9,19 +9,17 @@ What it refuses, :class:`~sordino.network.site_session.SiteSession` says.
 
 from __future__ import annotations
 
-import ctypes
 import datetime as dt
 import logging
 import random
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sordino.base.errors import DataError, StudyError
-from sordino.base.settings import tune
+from sordino.base.settings import give_back, tune
 from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.files import locked
@@ -56,16 +54,6 @@ REMEDY = (
     "that is what bounds it, or do not join"
 )
 """Remedy of a site that cannot pay for a single task."""
-
-
-def give_back() -> None:
-    """Hand back what the C library keeps for later, where it is one that can be asked to (glibc).
-
-    What starts a site (reading its kit and study, building its objects) needs tens of megabytes
-    for a moment; without this they stay with the process for as long as it waits for rounds.
-    """
-    with suppress(OSError, AttributeError):  # another C library, as musl
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -43,6 +43,7 @@ import sys
 import threading
 import urllib.request
 import weakref
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -79,10 +80,12 @@ HELD = 0.001
 """Seconds between two looks whether the server can take the next frame."""
 WRITING = 1 << 15
 """Bytes on their way in this process, beyond which frames wait."""
+SSLProtocol.max_size = PIECE = 1 << 16
+"""Bytes of a frame that are sent at once, and that are read at once: of a thousand connections,
+each keeps so much memory for what comes, where asyncio would take 256 KiB.
+"""
 ANSWERS = 1 << 20
 """Bytes beyond frames that wait for a site to read them; with more, it is cut off."""
-PIECE = 1 << 16
-"""Bytes of a frame that are sent at once."""
 BEGUN, GO_ON = "Sordino-Begun", "go on"
 """Header of a handshake, and message: the next frame is the rest of the one that it names."""
 STRANGERS = 32
