@@ -177,16 +177,17 @@ def test_rows_that_look_the_same_do_not_add_up(tmp_path: Path) -> None:
         assert ledgers.epsilon("d", 1e-5, "rdp") == epsilon((STEP, 10))  # whichever it is
 
 
+@pytest.mark.parametrize("event", [OTHER, STEP], ids=["another release", "an equal one"])
 @pytest.mark.parametrize("same", [True, False])
 def test_rows_that_look_the_same_add_up_only_where_their_clients_promise_otherwise(
-    same: bool, tmp_path: Path
+    same: bool, event: Event, tmp_path: Path
 ) -> None:
     """Which of two clients with different epsilons holds a row is public."""
-    tight = Budget(epsilon((STEP, 10), (OTHER, 1)) * (1 - 1e-9), 1e-5, "rdp")
+    tight = Budget(epsilon((STEP, 10), (event, 1)) * (1 - 1e-9), 1e-5, "rdp")
     promised = {"a": tight, "b": tight if same else WIDE}
     with LedgerSession.for_data(tmp_path, "one", [of("a", 1), of("b", 1)]) as ledgers:
         ledgers.begin("one", {}, promised)
-        booked(ledgers, "b", OTHER, 1, promised["b"])
+        booked(ledgers, "b", event, 1, promised["b"])
         if same:
             booked(ledgers, "a", STEP, 10, tight)
         else:

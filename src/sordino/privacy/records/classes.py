@@ -139,15 +139,22 @@ Choice = tuple[tuple[int, ...], ...]
 """Of each group of a class, in their order, the sets whose charges count; by the largest."""
 
 
-def choices(groups: Sequence[Group], person: bool, seen: Collection[int] = ()) -> list[Choice]:
-    """Return the ways to be in one set of each group; a person is in all of them.
-
-    ``seen`` are sets that the entity is known to be in; several of one group count together.
+def apart(groups: Iterable[Group], person: bool, seen: Collection[int]) -> list[Group]:
+    """Return the groups in order, where ``seen`` are sets that the entity is taken to be in: each
+    of them is a group of its own, so that their charges add up.
     """
+    found: list[Group] = []
+    for sets, size in sorted(groups):
+        own = () if person else [each for each in sets if each in seen]
+        found += [((each,), size) for each in own] or [(sets, size)]
+    return found
+
+
+def choices(groups: Sequence[Group], person: bool) -> list[Choice]:
+    """Return the ways to be in one set of each group; a person is in all of them."""
     found: list[Choice] = [()]
     for sets, _ in groups:
-        own = sets if person else tuple(each for each in sets if each in seen)
-        parts = [own] if own else [(each,) for each in sets]
+        parts = [sets] if person else [(each,) for each in sets]
         if len(found) * len(parts) > MOST_WAYS:
             parts = [sets]
         found = [(*one, part) for one in found for part in parts]
@@ -175,19 +182,20 @@ def of_groups(groups: Iterable[Group], totals: Totals) -> Counts:
 def of_live(
     groups: Collection[Group], person: bool, totals: Totals, seen: Collection[int] = ()
 ) -> list[Counts]:
-    """Return what an entity in these groups may have been charged since they were opened."""
-    ordered = sorted(groups)
+    """Return what an entity in these groups may have been charged since they were opened; ``seen``
+    as of :func:`apart`.
+    """
+    ordered = apart(groups, person, seen)
     sizes = [size for _, size in ordered]
     found = [
-        of_groups(zip(choice, sizes, strict=True), totals)
-        for choice in choices(ordered, person, seen)
+        of_groups(zip(choice, sizes, strict=True), totals) for choice in choices(ordered, person)
     ]
     return found if len(found) == 1 else maximal(found, MOST_WAYS)
 
 
 def histories(of: Class, totals: Totals, seen: Collection[int] = ()) -> list[Counts]:
     """All that an entity of this class may have been in, each way; ``seen`` as of
-    :func:`choices`.
+    :func:`apart`.
     """
     now = of_live(of.live, of.person, totals, seen)
     found = [before + each for before in of.several for each in now]

@@ -39,6 +39,7 @@ from sordino.privacy.records.classes import (
     Counts,
     Group,
     Totals,
+    apart,
     choices,
     histories,
     maximal,
@@ -272,8 +273,8 @@ class Prices:
         views: dict[tuple[tuple[Choice, ...], tuple[int, ...]], list[tuple[list[Counts], Counts]]]
         views = {}
         for (live, person), frozen in tables.ways_of(number).items():
-            ordered = sorted(live)
-            ways = choices(ordered, person, seen(number, live, person))
+            ordered = apart(live, person, seen(number, live, person))
+            ways = choices(ordered, person)
             if any(each in charged for way in ways for sets in way for each in sets):
                 key = tuple(ways), tuple(size for _, size in ordered)
                 views.setdefault(key, []).append(frozen)
@@ -448,12 +449,11 @@ class Prices:
 
 def _charged(one: Class, on: Collection[int], seen: Collection[int]) -> tuple[Group, ...]:
     """The groups of a class in which a charge on all sets ``on`` counts; ``seen`` as of
-    :func:`choices`.
+    :func:`apart`.
     """
     found = []
-    for sets, size in one.live:
-        own = () if one.person else tuple(each for each in sets if each in seen)
-        if here := tuple(each for each in own or sets if each in on):
+    for sets, size in apart(one.live, one.person, seen):
+        if here := tuple(each for each in sets if each in on):
             found.append((here, size))
     return tuple(sorted(found))
 
