@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from msgspec import structs
 
 from federations import laid
 from memory import Killed
-from sordino.base.errors import BudgetExceeded, StudyError
+from sordino.base.errors import BudgetExceeded, LedgerError, StudyError
 from sordino.base.logs import log_to
 from sordino.base.message import Compute, Train, encode
 from sordino.network import frames, storage, transport
@@ -124,6 +126,24 @@ def test_an_answer_that_a_site_has_forgotten_is_booked_again(name: str, tmp_path
         (folder / slot).unlink()
     assert life(found, folder, name) != first
     assert charges(folder) == once * 2
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_ledger_that_cannot_be_written_for_the_moment_ends_the_process(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refusal would have the server count the site out; its next life is asked again."""
+    found, folder = laid(tmp_path, name, scripted=False), tmp_path / "run"
+    folder.mkdir()
+    life(found, folder, name)
+    monkeypatch.setattr("sordino.privacy.storage.PATIENCE", 0.01)
+    with closing(sqlite3.connect(folder / "ledger.sqlite")) as other:
+        locked = partial(other.execute, "BEGIN IMMEDIATE")
+        with pytest.raises(LedgerError, match="Another process is charging this ledger"):
+            life(found, folder, name, [2], before_last=locked)
+        assert [number for number, _ in charges(folder)] == [1]
+    assert life(found, folder, name, [2])
+    assert [number for number, _ in charges(folder)] == [1, 2]
 
 
 LIVES = (1, 3, 1, 7, 2, 1)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.base.errors import LedgerError
+from sordino.base.errors import BudgetExceeded, LedgerError
 from sordino.base.message import Derivative, Embedding, Turn, decode, encode
 from sordino.network import demo, frames, storage
 from sordino.network.frames import FromSite
@@ -58,14 +58,14 @@ def slope(event: int) -> Derivative:
 TURNS = (Turn(1), Turn(2, derivative=slope(1)), Turn(3, derivative=slope(2)), Turn(3, True))
 
 
-def locks(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    """Have the ledger be locked by somebody else, so often."""
+def locks(monkeypatch: pytest.MonkeyPatch, times: int, kind: type[Exception] = LedgerError) -> None:
+    """Have the ledger refuse so often, as where it is locked by somebody else."""
     true, left = Ledger.charge, [times]
 
     def charge(self: Ledger, *given: Any) -> Any:
         left[0] -= 1
         if left[0] >= 0:
-            raise LedgerError("database is locked")
+            raise kind("database is locked")
         return true(self, *given)
 
     monkeypatch.setattr(Ledger, "charge", charge)
@@ -77,8 +77,9 @@ def test_a_ledger_that_is_locked_changes_no_embedding_under_its_noise(
     """When a party is started again, and while it works."""
     found = demo.lay_out(read(tmp_path, [ENTITY]), tmp_path / "federation", scripted=False)
     locks(monkeypatch, 1)
-    refused, *_, first = lives(found, *TURNS[:1], *TURNS)
-    assert isinstance(refused, frames.Refuse)
+    with pytest.raises(LedgerError, match="locked"):
+        lives(found, TURNS[0])
+    first = lives(found, *TURNS)[-1]
     assert isinstance(first, frames.Say)
     assert isinstance(decode(first.body, dimension=1), Embedding)
     locks(monkeypatch, 1)
@@ -87,11 +88,11 @@ def test_a_ledger_that_is_locked_changes_no_embedding_under_its_noise(
     assert lives(found, TURNS[-1]) == [first]
 
 
-def test_what_the_ledger_refused_leaves_no_trace_in_what_is_gone_through_again(
+def test_what_the_budget_refused_leaves_no_trace_in_what_is_gone_through_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = demo.lay_out(read(tmp_path, [ENTITY]), tmp_path / "federation", scripted=False)
-    locks(monkeypatch, 1)
+    locks(monkeypatch, 1, BudgetExceeded)
     refused, *_, first = lives(found, *TURNS)
     assert isinstance(refused, frames.Refuse)
     assert lives(found, TURNS[-1]) == [first]

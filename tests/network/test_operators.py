@@ -131,7 +131,7 @@ def test_log_lines_hold_nothing_of_private_rows(tmp_path: Path) -> None:
         assert lines[-1]["level"] == "error"
         assert not any("round 1/" in each["message"] for each in lines)
     assert "site-0 is there" in log.read_text()
-    assert "own budget or ledger does not allow it" in own.read_text()
+    assert "own budget does not allow it" in own.read_text()
     assert "epsilon" not in own.read_text()
     table.write_text("a,label\nsecret,1\n")
     text = tmp_path / "text"

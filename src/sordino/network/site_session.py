@@ -52,6 +52,9 @@ the end.
 # up to the noted number the site answers nothing that its store does not hold, and says so; the
 # server goes on with later events.
 #
+# A ledger that cannot be read or written (LedgerError) ends the process, and is no refusal: the
+# server would count the site out, where it can come back once its ledger is well.
+#
 # Rounds that are charged to everybody are booked by _book, drawn or not, in order; a task below a
 # booked round is past. Secure sums put their own steps before the answer (secure_client): whether
 # a sum was begun is in the store before its first word, and its secrets are in memory alone.
@@ -108,7 +111,7 @@ CARRIED = "carried."
 SERVER = "server"
 MOST_TOLD = 1_000
 """Refusals of one connection or another that stand in the log; later ones are only answered."""
-OWN = "this site's own budget or ledger does not allow it"
+OWN = "this site's own budget does not allow it"
 SPOKEN = frames.Book | frames.Ask | frames.Step | frames.Bye
 MOST_UNPAID = 3
 """Times that a site refuses what its budget does not pay for, before it takes nothing more of a
@@ -327,7 +330,7 @@ class SiteSession:
             raise StudyError(f"{folder}: {why}: {remedy}")
         try:
             self._charged(requests)
-        except (BudgetExceeded, LedgerError) as refusal:
+        except BudgetExceeded as refusal:
             raise StudyError(f"{folder}: {why}: {remedy} ({refusal})") from refusal
         if requests:
             why += ": it was put back from an older copy. What was answered since is booked again"
@@ -368,7 +371,7 @@ class SiteSession:
             return self._declined(number, INPUTS, error)
         try:
             return frames.Say(number, self._work(task, ask, task_digest))
-        except (BudgetExceeded, LedgerError) as refusal:
+        except BudgetExceeded as refusal:
             return self._unpaid(number, refusal)
         except ProtocolError as error:
             return self._refuse(number, str(error), "task")
@@ -513,7 +516,7 @@ class SiteSession:
             if (objection := self._world.regime.objection_to_round(effect)) is not None:
                 return self._refuse(number, objection, "round")
             permits = self._charged(self._world.round_requests(self._site.index, effect))
-        except (BudgetExceeded, LedgerError) as refusal:
+        except BudgetExceeded as refusal:
             return self._unpaid(number, refusal)
         except StudyError as refusal:
             return self._refuse(number, str(refusal), "round")
@@ -529,9 +532,7 @@ class SiteSession:
         return frames.Booked(number)
 
     def _unpaid(self, number: int, refusal: Exception | None = None) -> frames.Refuse:
-        """Refuse what the budget or the ledger does not allow, for good after some times; a ledger
-        that cannot be written is no such time.
-        """
+        """Refuse what the budget does not allow, for good after some times."""
         kept = self.answers.kept
         if isinstance(refusal, BudgetExceeded):
             kept = msgspec.structs.replace(kept, unpaid=kept.refusals + 1)

@@ -540,7 +540,8 @@ class Synchronous(Rules[State]):
         if isinstance(task, TrainInOrder) != self.ordered:
             drawn = "batches come in an order" if self.ordered else "batches are drawn"
             return f"it is a {type(task).__name__}, and in the study {drawn}"
-        if isinstance(task, TrainInOrder) and not 0 <= task.taken < 2**53:
+        # its pass has a number in the ledger, which holds none above 2^40
+        if isinstance(task, TrainInOrder) and not 0 <= task.taken < 2**39:
             return f"it begins at step {task.taken} of an order"
         most = method.fixed_tau
         if self.adder is not None and not self.adder.whole:
