@@ -18,6 +18,7 @@ from bench import (
     features,
     federation,
     flare,
+    many_sites,
     network,
     own_models,
     rounds,
@@ -35,7 +36,7 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = []
     print(f"{'':4}{'measured':<108}{'peer':>8}{'ours':>8}  reach")
-    federations = (network, federation, flare)
+    federations = (network, many_sites, federation, flare)
     parts = (
         *(step, own_models, wavelets, features, rounds, clients, arrivals, events),
         *(*federations, accounting, starting, workers),
