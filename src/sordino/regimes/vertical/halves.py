@@ -73,7 +73,8 @@ class Played:
         regret: squared norm of the window's gradient after each event (n,).
         learned: the events that were learned from (n,).
         dropped: messages that could not be used (n,).
-        seconds: of parties' forward passes, of their backward passes and steps, of the server (3,).
+        seconds: of processor time: parties' forward passes, their backward passes and steps, the
+            server (3,).
     """
 
     predictions: NDArray[np.int64]
@@ -764,26 +765,26 @@ class Graph(Engine):
         """Play an event; return its own examples' scores (b, classes) and losses (b,)."""
         server, rows = self.server, self.server.settings.rows
         self._event += 1
-        begin, sent = time.perf_counter(), list[Tensor]()
+        begin, sent = time.thread_time(), list[Tensor]()
         for party, columns, learns in zip(self.parties, self._columns, active, strict=True):
             inputs = party.rows(features[:, columns])
             with torch.set_grad_enabled(learns):
                 out: Tensor = party.flat.module(inputs)
             sent.append(_sent(out) if party.settings.bits == 16 else out)
-        middle = time.perf_counter()
+        middle = time.thread_time()
         losses, scores = server.losses(torch.cat(sent, 1), labels)
         learning = [party for party, learns in zip(self.parties, active, strict=True) if learns]
         wanted = server.parameters + [p for party in learning for p in party.parameters]
         mean = losses.sum() * (1.0 / rows) if rows > 1 else losses.sum()
         slopes = iter(torch.autograd.grad(mean, wanted, allow_unused=True))
         server.window.learn(self._event, [next(slopes) for _ in server.parameters])
-        end = time.perf_counter()
+        end = time.thread_time()
         for party, learns in zip(self.parties, active, strict=True):
             if learns:
                 party.window.learn(self._event, [next(slopes) for _ in party.parameters])
             else:
                 party.window.pass_by(self._event)
-        seconds += (middle - begin, time.perf_counter() - end, end - middle)
+        seconds += (middle - begin, time.thread_time() - end, end - middle)
         batch = server.settings.method.batch
         return scores.detach()[:batch], losses.detach()[:batch]
 

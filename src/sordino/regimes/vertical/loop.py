@@ -76,7 +76,7 @@ LINE = 16
 _SUMS = {"reassoc", "contract", "nsz"}
 """Sums may be taken in any order: they become vectors. Infinity and NaN stay what they are."""
 _ZERO = np.float32(0)
-_CLOCK = time.CLOCK_MONOTONIC
+_CLOCK = time.CLOCK_THREAD_CPUTIME_ID
 _clock_gettime: Any = types.ExternalFunction("clock_gettime", types.intc(types.intc, types.voidptr))
 
 
@@ -205,7 +205,8 @@ def _half(value: Any) -> Any:
 
 @compiled()
 def _spend(seconds: Any, what: int, since: int, stamp: Any) -> int:
-    """Add the time since then, in nanoseconds of the monotonic clock (POSIX); return now."""
+    """Add the time since then, in nanoseconds of the processor time of this thread (POSIX); return
+    now."""
     _clock_gettime(_CLOCK, stamp.ctypes)
     now = int(stamp[0] * 1_000_000_000 + stamp[1])
     seconds[what] += (now - since) * 1e-9
@@ -506,19 +507,19 @@ class Loop(Engine):
     ) -> None:
         """Play a block."""
         shape, state, work = self._shape, self._state, self._work
-        seconds, begun = played.seconds, time.perf_counter()
+        seconds, begun = played.seconds, time.thread_time()
         *parties, server = self._participants()
         _before(shape, state, work, x, active, self._clock)
         for p, _, layers in parties:
             self._layers[layers[0]].multiply(len(x), int(state.count[p]))
-        seconds[FORWARD] += time.perf_counter() - begun
+        seconds[FORWARD] += time.thread_time() - begun
         _events(
             shape, state, work, y, active, self._clock, self._rates, self._powers, self.rule.alpha,
             self._half, played.predictions[part], played.losses[part], played.regret[part],
             seconds,
         )  # fmt: skip
         self._clock += len(x)
-        begun, oldest = time.perf_counter(), self._clock - self.rule.length
+        begun, oldest = time.thread_time(), self._clock - self.rule.length
         done = np.array(
             [
                 np.searchsorted(when[:count], oldest, side="right")
@@ -529,11 +530,11 @@ class Loop(Engine):
         _scale(shape, state, work, folded)
         for p, _, layers in parties:
             self._fold(layers, int(folded[p]))
-        middle = time.perf_counter()
+        middle = time.thread_time()
         self._fold(server[2], int(folded[-1]))
         _forget(shape, state, done)
         seconds[BACKWARD] += middle - begun
-        seconds[SERVER] += time.perf_counter() - middle
+        seconds[SERVER] += time.thread_time() - middle
 
     def _fold(self, layers: range, count: int) -> None:
         """Write the first events of a participant's list into its weights."""

@@ -103,7 +103,7 @@ class ServerModel(Engine):
         self.labels[i], labels = effect.labels, torch.tensor(effect.labels)
         self.active[i, list(effect.active)] = self.absent[i, list(effect.absent)] = True
         played.learned[i] = False
-        begun = time.perf_counter()
+        begun = time.thread_time()
         if isinstance(effect, Skip):
             self.server.see(labels)
         else:
@@ -115,7 +115,7 @@ class ServerModel(Engine):
                 played.learned[i], played.losses[i] = True, made.loss
                 played.predictions[i * batch : (i + 1) * batch] = made.predictions
                 self.due = {each.party: each for each in made.derivatives}
-            played.seconds[SERVER] += time.perf_counter() - begun
+            played.seconds[SERVER] += time.thread_time() - begun
         played.regret[i] = self.server.square(effect.number)
         played.dropped[i] = self.state.dropped - self._dropped
         self._dropped = self.state.dropped
@@ -197,24 +197,24 @@ class Messages(Engine):
                 case Send(site, Turn() as turn) if site == len(self.parties):
                     waiting += server.step(Arrived(Labels(turn.event, tuple(labels.tolist()))))
                 case Send(site, Turn() as turn):
-                    begun = time.perf_counter()
+                    begun = time.thread_time()
                     said = self.parties[site].answer(
                         turn, features[:, self.columns[site]], bool(active[site]), paid
                     )
-                    played.seconds[FORWARD] += time.perf_counter() - begun
+                    played.seconds[FORWARD] += time.thread_time() - begun
                     if turn.asked and silent[site]:
                         waiting += server.step(Left(site))  # and the answer comes too late
                     waiting += server.step(Arrived(said))
                 case Learn() | Skip() as effect:
                     server.learn(effect)
-        begun, i = time.perf_counter(), server.count - 1
+        begun, i = time.thread_time(), server.count - 1
         for party in self.parties:
             if (derivative := server.due.pop(party.index, None)) is not None:
                 try:
                     party.learn(derivative)
                 except RemoteProtocolError:  # not finite: nothing has been learned
                     played.dropped[i] += 1
-        played.seconds[BACKWARD] += time.perf_counter() - begun
+        played.seconds[BACKWARD] += time.thread_time() - begun
         played.regret[i] += sum(party.square(server.state.closed) for party in self.parties)
 
     def weights(self) -> Weights:

@@ -202,7 +202,8 @@ class Tally(msgspec.Struct, frozen=True):
         up, down, framing: bytes.
         dropped: messages that could not be used.
         unused: events of entities that had no budget left.
-        seconds: of parties' forward passes, their backward passes and steps, the server.
+        seconds: of processor time: parties' forward passes, their backward passes and steps, the
+            server.
         passive: part of the forward seconds that passive parties took.
     """
 
