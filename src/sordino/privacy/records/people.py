@@ -178,7 +178,10 @@ def open_sets(
             index = _counted(ledger, sets, before, pool)
             runs = {one.number: one.runs for one in sets.values()}
             opened = _Opening([*fresh], [*fresh.values()], opening, pool, apart, runs)
-            index = opened.entered(index)
+            rows = stacked(opened.rows)
+            index, owners, same = store.found(index, rows, pool.blank)
+            _count_equal(ledger, index, same, pool)
+            index = opened.entered(_merged(index, same, pool, bridged), owners)
             for number, records in fresh.items():
                 if records.kind == CLIENT and records.people is None:
                     entities = np.unique(index.rows.find(records.rows[:, 0]))
@@ -304,6 +307,7 @@ def link(ledger: Ledger, one: Words, other: Words) -> int:
         before, pool = store.index(db), Pool(store.classes(db)[0])
         rows = Records("", SAMPLE, stacked([one, other])).under(key).rows
         index, owners, same = store.found(before, rows, pool.blank)
+        _count_equal(ledger, index, same, pool)
         index = _merged(index, same, pool, bridged)
         pairs = np.stack([owners[: len(one)], owners[len(one) :]], axis=1)
         together = _together(pairs[pairs[:, 0] != pairs[:, 1]])
@@ -364,15 +368,19 @@ class _Opening:
         """Which of the sets name the person of each row."""
         return [records.people is not None for records in self.records]
 
-    def entered(self, before: Index) -> Index:
-        """The index with everybody in the classes that follow."""
-        pool, records = self.pool, self.records
+    @property
+    def rows(self) -> list[Words]:
+        """The rows of each set."""
         # No later run asks for the rows of persons there, and rows that look the same would show.
         shown = slice(0 if self.apart and all(self.named) else None)
-        rows = [one.rows[shown] for one in records]
-        index, owners, same = store.found(before, stacked(rows), pool.blank)
-        index = _merged(index, same, pool, bridged)
-        at = np.repeat(np.arange(len(records)), list(map(len, rows)))
+        return [one.rows[shown] for one in self.records]
+
+    def entered(self, index: Index, owners: Places) -> Index:
+        """The index with everybody in the classes that follow; ``owners`` are the entities of all
+        rows.
+        """
+        pool, records = self.pool, self.records
+        at = np.repeat(np.arange(len(records)), list(map(len, self.rows)))
         classes, named = index.classes.copy(), np.array(self.named, bool)[at]
         nameless = classes[owners[~named]]
         self._refuse_nameless(nameless, classes[index.people.owners])
@@ -410,7 +418,7 @@ class _Opening:
         now, and are used without: no table says it, so all that were in a run with one of them.
         """
         found = (self.pool.classes[number] for number in np.unique(nameless).tolist())
-        runs = reduce(or_, (one.runs for one in found if one.owned), 0)
+        runs = reduce(or_, (one.runs for one in found), 0)
         there = [number for number, one in enumerate(self.pool.classes) if one.runs & runs]
         return people[np.isin(classes[people], there)]
 
@@ -487,6 +495,39 @@ def _merged(
         classes[first] = known[own]
         classes[others] = pool.blank
     return replace(index, classes=classes)
+
+
+def _count_equal(
+    ledger: Ledger, index: Index, together: Mapping[int, Sequence[int]], pool: Pool
+) -> None:
+    """Write of whole clients how many more of their rows are equal once these rows are one each.
+
+    Who was in a set that is closed is not known: all rows count whose histories hold its charges.
+    """
+    db, classes = ledger.connection, index.classes
+    merged = Counter(
+        tuple(sorted(classes[[first, *others]].tolist())) for first, others in together.items()
+    )
+    used = {number for numbers in merged for number in numbers}
+    for client in store.sets(db) if merged else ():
+        if client.kind != CLIENT:
+            continue
+        spent = ledger.spent(client.unit)
+        there = {
+            number
+            for number in used
+            if not (one := pool.classes[number]).owned
+            and (
+                client.number in one.sets
+                or (not client.live and any(contains(way, CLIENT, spent) for way in one.several))
+            )
+        }
+        more = sum(
+            times * max(sum(number in there for number in numbers) - 1, 0)
+            for numbers, times in merged.items()
+        )
+        if more:
+            store.put_equal_rows(db, client.number, store.equal_rows(db, client.number) + more)
 
 
 def _together(pairs: npt.NDArray[np.int64]) -> dict[int, list[int]]:
