@@ -412,6 +412,10 @@ def test_kits_hold_the_public_keys_of_all_sites(federate: Makes, tmp_path: Path)
     assert again.key.private_numbers() == pair.key.private_numbers()
     with pytest.raises(StudyError, match="its key is not the one of site-0"):
         kit.renew(authority, "site-0", folders[2], now)
+    # of a key that was revoked there is no new certificate
+    kit.revoke(authority, "site-1", now)
+    with pytest.raises(StudyError, match="provision the study again with --authority"):
+        kit.renew(authority, "site-1", folders[2], now)
     # other keys are another agreement
     keys = (folders[1] / KEYS).read_bytes()
     (folders[1] / KEYS).write_bytes(keys[178:] + keys[:178])

@@ -307,17 +307,24 @@ def renew(authority: Path, name: str, out: Path, now: dt.datetime, host: str = "
         host: of the server or the broker, if it is not the agreed one any more.
 
     Raises:
-        StudyError: if nobody of the authority has the name.
+        StudyError: if nobody of the authority has the name; or where a new certificate must be for
+            a key that was revoked.
     """
     agreement, by = _authority(authority, name)
     folder = authority
     if there(out, AGREEMENT):  # of one of several studies
         agreement, folder = read_agreement(out / AGREEMENT), out
-    key = _known_key(folder, agreement, name, out)
+    key, serials = _known_key(folder, agreement, name, out), _serials(authority)
+    revoked = certificates.read_revoked(authority, REVOKED, by.certificate)
+    if key is not None and revoked.intersection(map(int, serials.get(name, []))):
+        raise StudyError(
+            f"a certificate of {name} was revoked, and a new one would be for the same key, which "
+            f"all kits have ({KEYS}). Somebody else may have it: provision the study again with "
+            "--authority, which makes a new key"
+        )
     made = _issued(by, agreement, name, now, key, host=host)
     with said_clearly(out):
         _put(out, _named(_file(name), made))
-    serials = _serials(authority)
     serials[name] = [*serials.get(name, []), str(made.certificate.serial_number)]
     kept = {_kept(agreement, name): made.pem()[0], SERIALS: tomli_w.dumps(serials).encode()}
     _put(authority, kept)
