@@ -669,7 +669,8 @@ def paired(first: Path, second: Path, on: str | None) -> tuple[Words, Words]:
                 f"{first} has {len(one)} rows, {second} has {len(other)}: pair them by a "
                 "column (--on)"
             )
-        return one, other
+        once = np.unique(np.hstack([one, other]), axis=0, return_index=True)[1]
+        return one[np.sort(once)], other[np.sort(once)]  # equal pairs are of different people
     # Everybody's first row stands for all of them: each row of either file is paired with it.
     names, start = np.unique(left, return_index=True)
     at = np.minimum(np.searchsorted(names, right), max(len(names) - 1, 0))
@@ -677,10 +678,22 @@ def paired(first: Path, second: Path, on: str | None) -> tuple[Words, Words]:
     if not known.any():
         raise DataError(f"{first} and {second}: no value of column {on!r} is in both")
     again = np.isin(left, right[known])
+    known &= ~np.isin(_each(right, other), _each(left, one))  # a row of both files is one row
     return (
         np.concatenate([one[start[at[known]]], one[start[np.searchsorted(names, left[again])]]]),
         np.concatenate([other[known], one[again]]),
     )
+
+
+def _each(who: Words, words: Words) -> npt.NDArray[np.void]:
+    """What tells rows apart: whose each is, all of its values, and which of several equal ones."""
+    rows = np.stack([who, words[:, 0]], axis=1)
+    _, same = np.unique(rows, axis=0, return_inverse=True)
+    order = np.argsort(same.reshape(-1), kind="stable")
+    place = np.empty(len(rows), np.uint64)
+    ordered = same.reshape(-1)[order]
+    place[order] = np.arange(len(rows)) - np.searchsorted(ordered, ordered)
+    return np.ascontiguousarray(np.column_stack([rows, place])).view("V24").reshape(-1)
 
 
 def _words_of(path: Path, on: str | None) -> tuple[Words, Words]:

@@ -50,7 +50,7 @@ from sordino.privacy.event import (
     Selected,
     encode,
 )
-from sordino.privacy.records.group import Column, bare, whole
+from sordino.privacy.records.group import PERSON, Column, bare, whole
 
 Group = tuple[tuple[int, ...], int]
 """Numbers of sets in ascending order, and the size."""
@@ -263,6 +263,21 @@ def joined(one: Class, other: Class) -> Class:
         loose=one.loose or other.loose,
         runs=one.runs | other.runs,
     )
+
+
+def of_rows_alike(of: Class, rows: int, kinds: Callable[[int], str]) -> Class:
+    """For a person with so many rows that look like this one: each may have been in the releases
+    that this one was in. ``kinds`` of sets that are live.
+    """
+
+    def many(kind: str, size: int) -> int:
+        return max(size, rows * (2 if kind == PERSON else 1))
+
+    of, counts = covered(of), Counts()
+    for (event, kind, size), count in of.frozen:
+        counts[event, kind, many(kind, size)] += count
+    live = frozenset((sets, many(kinds(sets[0]), size)) for sets, size in of.live)
+    return replace(of, frozen=frozen(counts), live=live, person=True)
 
 
 def _raised(one: Class, other: Class) -> Counts:

@@ -43,6 +43,7 @@ from sordino.privacy.records.classes import (
     frozen,
     histories,
     joined,
+    of_rows_alike,
 )
 from sordino.privacy.records.group import CLIENT, ENTITY, LABEL, PERSON, SAMPLE
 from sordino.privacy.records.identity import Membership, Places, Records, Words, groups, membership
@@ -299,7 +300,10 @@ def open_runs(ledger: Ledger) -> list[str]:
 
 
 def link(ledger: Ledger, one: Words, other: Words) -> int:
-    """Say that rows ``one[i]`` and ``other[i]`` (n, 2 m) are one person; how many were joined."""
+    """Say that rows ``one[i]`` and ``other[i]`` (n, 2 m) are one person; how many were joined.
+
+    Rows that are several times in ``other`` are as many rows of their person.
+    """
     with ledger.transaction() as db:
         ledger.refuse_changed_records()
         store.prepare(db)
@@ -310,6 +314,9 @@ def link(ledger: Ledger, one: Words, other: Words) -> int:
         _count_equal(ledger, index, same, pool)
         index = _merged(index, same, pool, bridged)
         pairs = np.stack([owners[: len(one)], owners[len(one) :]], axis=1)
+        index = _alike(
+            index, pairs[:, 1], other, pool, {each.number: each for each in store.sets(db)}
+        )
         together = _together(pairs[pairs[:, 0] != pairs[:, 1]])
         index = _merged(index, together, pool, joined)
         book = index.rows.led(together, len(index.classes))
@@ -494,6 +501,24 @@ def _merged(
             known[own] = pool.put(reduce(by, (pool.classes[number] for number in own)))
         classes[first] = known[own]
         classes[others] = pool.blank
+    return replace(index, classes=classes)
+
+
+def _alike(
+    index: Index, owners: Places, words: Words, pool: Pool, sets: Mapping[int, Set]
+) -> Index:
+    """Return the index where entities whose rows share a word are persons with so many rows."""
+    rows = np.ones(len(words), np.int64)
+    for column in words.T:
+        _, at, many = np.unique(column, return_inverse=True, return_counts=True)
+        rows = np.maximum(rows, many[at])
+    classes = index.classes.copy()
+    for count in np.unique(rows[rows > 1]).tolist():  # the most of an entity come last
+        entities = np.unique(owners[rows == count])
+        for number in np.unique(index.classes[entities]).tolist():
+            raised = of_rows_alike(pool.classes[number], count, lambda each: sets[each].kind)
+            own = entities[index.classes[entities] == number]
+            classes[own] = pool.put(raised)
     return replace(index, classes=classes)
 
 
