@@ -534,6 +534,21 @@ def test_linked_rows_that_look_alike_are_as_many_of_their_person(tmp_path: Path)
         LedgerSession.for_data(tmp_path, "three", [Records("p", "sample", rows[:2])])
 
 
+def test_linked_rows_that_another_run_took_for_one_are_as_many(tmp_path: Path) -> None:
+    rows = of("a", 1, 2, 3).rows
+    alike = rows.copy()
+    alike[:, 1] = 99
+    with LedgerSession.for_data(tmp_path, "one", [Records("a", "sample", rows)]) as ledgers:
+        booked(ledgers, "a", OTHER, 2)
+        ledgers.finish()
+    with LedgerSession.for_data(tmp_path, "two", [Records("a", "sample", alike)]) as ledgers:
+        ledgers.finish()
+        link(ledgers.ledger, rows[[0, 0, 0]], rows)
+    with LedgerSession.for_data(tmp_path, "three", [of("a", 1)]) as ledgers:
+        spent = epsilon((Gaussian(noise_multiplier=20.0 / 3), 2))
+        assert ledgers.epsilon("a", 1e-5, "rdp") >= spent
+
+
 SOME = st.lists(st.integers(0, 7), min_size=1, max_size=6, unique=True)
 TIMES = st.lists(st.tuples(st.sampled_from([STEP, OTHER]), st.integers(1, 4)), max_size=2)
 RUNS = st.lists(st.lists(st.tuples(SOME, TIMES), min_size=1, max_size=3), min_size=1, max_size=5)

@@ -507,12 +507,15 @@ def _merged(
 def _alike(
     index: Index, owners: Places, words: Words, pool: Pool, sets: Mapping[int, Set]
 ) -> Index:
-    """Return the index where entities whose rows share a word are persons with so many rows."""
+    """Return the index where entities of several rows are persons with so many."""
     rows = np.ones(len(words), np.int64)
     for column in words.T:
         _, at, many = np.unique(column, return_inverse=True, return_counts=True)
         rows = np.maximum(rows, many[at])
     classes = index.classes.copy()
+    # a person who was linked before is more than rows that look alike
+    fresh = np.array([not one.person for one in pool.classes])[classes[owners]]
+    rows = np.where(fresh, np.bincount(owners, minlength=1)[owners], rows)
     for count in np.unique(rows[rows > 1]).tolist():  # the most of an entity come last
         entities = np.unique(owners[rows == count])
         for number in np.unique(index.classes[entities]).tolist():
