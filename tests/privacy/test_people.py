@@ -526,12 +526,35 @@ def test_linked_rows_that_look_alike_are_as_many_of_their_person(tmp_path: Path)
         assert link(ledgers.ledger, *paired(one, two, "who")) == 0
     units = [Records("p", "sample", stands[1:2]), Records("q", "sample", stands[2:])]
     with LedgerSession.for_data(tmp_path, "two", units) as ledgers:
-        assert ledgers.epsilon("p", 1e-5, "rdp") == epsilon((Gaussian(noise_multiplier=4.0), 2))
+        # a second link has the six of both files: that these counted as so many is not known
+        six = grouped(OTHER, 6)
+        assert ledgers.epsilon("p", 1e-5, "rdp") == epsilon((six, 2))
         # a row of both files is one row
         assert ledgers.epsilon("q", 1e-5, "rdp") == epsilon((Gaussian(noise_multiplier=10.0), 4))
         ledgers.finish()
     with pytest.raises(LedgerError, match="counts as 2 rows"):
         LedgerSession.for_data(tmp_path, "three", [Records("p", "sample", rows[:2])])
+
+
+def test_a_person_linked_before_as_one_row_of_each_kind_has_all_rows_when_linked_again(
+    tmp_path: Path,
+) -> None:
+    """So earlier versions linked; twice five rows counted as five (2.17 for 3.19 spent)."""
+    one, two = tmp_path / "one.csv", tmp_path / "two.csv"
+    one.write_text("who,a,label\n" + "p,5,0\np,6,0\n" * 5 + "q,8,0\n")
+    two.write_text("who,a,label\np,7,0\nq,9,0\n")
+    rows, stands = paired(one, one, "who")[1][-11:], paired(two, two, "who")[1][-2:]
+    start, pairs = paired(one, two, "who")
+    once = np.unique(pairs, axis=0, return_index=True)[1]
+    with LedgerSession.for_data(tmp_path, "one", [Records("a", "sample", rows)]) as ledgers:
+        booked(ledgers, "a", OTHER, 2)
+        ledgers.finish()
+        link(ledgers.ledger, start[once], pairs[once])
+        link(ledgers.ledger, start, pairs)
+    units = [Records(each, "sample", stands[i : i + 1]) for i, each in enumerate("pq")]
+    with LedgerSession.for_data(tmp_path, "two", units) as ledgers:
+        assert ledgers.epsilon("p", 1e-5, "rdp") >= epsilon((grouped(OTHER, 10), 2))
+        assert ledgers.epsilon("q", 1e-5, "rdp") == epsilon((OTHER, 2))
 
 
 def test_linked_rows_that_another_run_took_for_one_are_as_many(tmp_path: Path) -> None:

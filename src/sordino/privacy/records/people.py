@@ -508,15 +508,17 @@ def _alike(
     index: Index, owners: Places, words: Words, pool: Pool, sets: Mapping[int, Set]
 ) -> Index:
     """Return the index where entities of several rows are persons with so many."""
-    rows = np.ones(len(words), np.int64)
+    many = np.bincount(owners, minlength=1)
+    alike = np.zeros(len(many), bool)
     for column in words.T:
-        _, at, many = np.unique(column, return_inverse=True, return_counts=True)
-        rows = np.maximum(rows, many[at])
+        _, at, times = np.unique(column, return_inverse=True, return_counts=True)
+        alike[owners[times[at] > 1]] = True
     classes = index.classes.copy()
-    # a person who was linked before is more than rows that look alike
+    # a person who was linked before is more than rows that look alike; but where some do, they may
+    # have been linked as one each, by an earlier version or before the files had more of them
     fresh = np.array([not one.person for one in pool.classes])[classes[owners]]
-    rows = np.where(fresh, np.bincount(owners, minlength=1)[owners], rows)
-    for count in np.unique(rows[rows > 1]).tolist():  # the most of an entity come last
+    rows = np.where(fresh | alike[owners], many[owners], 1)
+    for count in np.unique(rows[rows > 1]).tolist():
         entities = np.unique(owners[rows == count])
         for number in np.unique(index.classes[entities]).tolist():
             raised = of_rows_alike(pool.classes[number], count, lambda each: sets[each].kind)
