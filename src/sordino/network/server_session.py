@@ -396,8 +396,8 @@ class ServerSession:
 
     def bye(self, bye: frames.Bye, seconds: float) -> int:
         """Tell everybody that the run is over, and wait a while until they have kept what they
-        need, or have refused what they were told: longer for who is connected, by as much as the
-        model takes on a slow line. How many have been heard.
+        need, or have refused what they were told: longer for who is connected, or was a moment ago,
+        by as much as the model takes on a slow line that may break. How many have been heard.
         """
         self._bye = frames.encode(bye)
         for site, standing in enumerate(self.sites):
@@ -407,7 +407,9 @@ class ServerSession:
         soon, missing = self._clock() + seconds, set(range(len(self.sites)))
         late = soon + len(self._bye) / frames.SLOWEST
         while missing:
-            until = late if any(self.sites[each].greeted for each in missing) else soon
+            if any(self.sites[each].greeted for each in missing):
+                soon = self._clock() + seconds
+            until = min(soon, late)
             heard = self.next(min(until, self._clock() + 1.0))
             if heard is not None and heard.kind == "stop":
                 missing.discard(heard.site)
