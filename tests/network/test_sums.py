@@ -416,6 +416,9 @@ def test_kits_hold_the_public_keys_of_all_sites(federate: Makes, tmp_path: Path)
     kit.revoke(authority, "site-1", now)
     with pytest.raises(StudyError, match="provision the study again with --authority"):
         kit.renew(authority, "site-1", folders[2], now)
+    # of the new key that it gets then, there is
+    kit.write(agreed[0].agreement, agreed[0].study, tmp_path / "anew", now, authority)
+    kit.renew(authority, "site-1", tmp_path / "anew" / "site-1", now)
     # other keys are another agreement
     keys = (folders[1] / KEYS).read_bytes()
     (folders[1] / KEYS).write_bytes(keys[178:] + keys[:178])

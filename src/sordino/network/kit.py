@@ -316,7 +316,8 @@ def renew(authority: Path, name: str, out: Path, now: dt.datetime, host: str = "
         agreement, folder = read_agreement(out / AGREEMENT), out
     key, serials = _known_key(folder, agreement, name, out), _serials(authority)
     revoked = certificates.read_revoked(authority, REVOKED, by.certificate)
-    if key is not None and revoked.intersection(map(int, serials.get(name, []))):
+    # its other certificates may have been for other keys, which were revoked before
+    if key is not None and key.certificate.serial_number in revoked:
         raise StudyError(
             f"a certificate of {name} was revoked, and a new one would be for the same key, which "
             f"all kits have ({KEYS}). Somebody else may have it: provision the study again with "
