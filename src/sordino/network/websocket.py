@@ -82,7 +82,8 @@ WRITING = 1 << 15
 """Bytes on their way in this process, beyond which frames wait."""
 SSLProtocol.max_size = PIECE = 1 << 16
 """Bytes of a frame that are sent at once, and that are read at once: of a thousand connections,
-each keeps so much memory for what comes, where asyncio would take 256 KiB.
+each keeps so much memory for what comes, where asyncio would take 256 KiB. It holds for all TLS
+connections of asyncio in this process.
 """
 ANSWERS = 1 << 20
 """Bytes beyond frames that wait for a site to read them; with more, it is cut off."""

@@ -152,8 +152,8 @@ def unseen(path: Path) -> LedgerError:
         f"{path}: this process does not see all that is charged here: the two files beside the "
         f"ledger ({path.name}-wal and {path.name}-shm) were removed or replaced, or are not those "
         "of the process that has charged it, as where this file is mounted without its folder. "
-        "Nothing more is released. Stop all processes that use the ledger, and move these two "
-        "files away: what was charged stands in the ledger itself"
+        "Nothing more is released. End all processes that use the ledger, and not by a kill: what "
+        "they have charged is in the ledger itself then. After that move these two files away"
     )
 
 

@@ -20,6 +20,7 @@ the parameters of its type, and no others: fast paths write the gradients of the
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -108,16 +109,20 @@ def known(layer: nn.Module) -> bool:
 def _usual(layer: nn.Module, weight: nn.Parameter | None) -> bool:
     """Return whether the settings of a convolution are pairs, and fit its weight.
 
-    Of images of one channel whose strides differ, oneDNN reads other memory if they lie channels
-    last: an example's gradient is then not its own (29.7 C; torch 2.13). Graphs copy them before.
+    Of images that lie channels last, oneDNN (torch 2.13) reads other memory if they have one
+    channel and the strides differ: an example's gradient is then not its own (29.7 C). It ends the
+    process where there is more padding than kernel beside a narrow image. Graphs copy them before.
     """
     settings: Any = vars(layer)
-    pairs = settings["stride"], settings["dilation"], settings["padding"]
+    pairs = [settings.get(name) for name in ("stride", "dilation", "padding")]
     if weight is None or settings["kernel_size"] != tuple(weight.shape[2:]):
         return False
     if not all(type(each) is str or (type(each) is tuple and len(each) == 2) for each in pairs):
         return False
-    return weight.shape[1] > 1 or pairs[0][0] == pairs[0][1]
+    stride, _, padding = pairs
+    if type(padding) is tuple and any(map(operator.ge, padding, weight.shape[2:])):
+        return False
+    return weight.shape[1] > 1 or stride[0] == stride[1]
 
 
 def _setting(value: object) -> bool:
