@@ -36,8 +36,10 @@ def served(sites: int, updates: int, *, idle: bool) -> tuple[float, float, float
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "study.toml"
-        path.write_text(STUDY.format(sites=sites, updates=updates).replace("1e6", "20.0"))
-        study = studies.read(path, [f"execution.evaluate_every={updates // 10}"])
+        path.write_text(STUDY.format(sites=sites, updates=updates))
+        study = studies.read(
+            path, [f"execution.evaluate_every={updates // 10}", "privacy.epsilon=20"]
+        )
         laid = demo.lay_out(study, Path(folder) / "laid", scripted=False, transport="websocket")
         server, *_ = demo.commands(laid, scripted=False, more=["--quiet"])
         kits = [kit for kit, _ in laid.sites]
@@ -96,6 +98,8 @@ def _used(process: subprocess.Popen[bytes]) -> tuple[float, float]:
 def _busy(process: subprocess.Popen[bytes], log: Path, updates: int) -> tuple[float, float, float]:
     seen: list[tuple[int, float, float]] = []
     while not seen or seen[-1][0] < updates:
+        if process.poll() is not None:
+            raise SystemExit(f"the server ended with status {process.returncode}")
         time.sleep(0.1)
         rows = log.read_bytes().rpartition(b"\n")[0].splitlines() if log.exists() else []
         last = max((msgspec.json.decode(row).get("round", 0) for row in rows), default=0)
@@ -107,10 +111,8 @@ def _busy(process: subprocess.Popen[bytes], log: Path, updates: int) -> tuple[fl
 
 
 def _idle(process: subprocess.Popen[bytes], sites: int) -> tuple[float, float, float]:
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        time.sleep(1.0)
-    if len(os.listdir(f"/proc/{process.pid}/fd")) < sites:
+    time.sleep(PATIENCE)
+    if process.poll() is not None or len(os.listdir(f"/proc/{process.pid}/fd")) < sites:
         raise SystemExit(f"not all of {sites} sites are connected")
     return 0.0, 0.0, _used(process)[1]
 

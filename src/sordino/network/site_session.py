@@ -531,10 +531,10 @@ class SiteSession:
                 self._tell()
         return frames.Booked(number)
 
-    def _unpaid(self, number: int, refusal: Exception | None = None) -> frames.Refuse:
+    def _unpaid(self, number: int, refusal: BudgetExceeded | None = None) -> frames.Refuse:
         """Refuse what the budget does not allow, for good after some times."""
         kept = self.answers.kept
-        if isinstance(refusal, BudgetExceeded):
+        if refusal is not None:
             kept = msgspec.structs.replace(kept, unpaid=kept.refusals + 1)
             self.answers.keep(kept)
         why = "" if refusal is None else str(refusal)

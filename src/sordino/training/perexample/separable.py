@@ -111,7 +111,8 @@ def _usual(layer: nn.Module, weight: nn.Parameter | None) -> bool:
 
     Of images that lie channels last, oneDNN (torch 2.13) reads other memory if they have one
     channel and the strides differ: an example's gradient is then not its own (29.7 C). It ends the
-    process where there is more padding than kernel beside a narrow image. Graphs copy them before.
+    process where there is more padding than kernel beside a narrow image. Graphs are given tensors
+    that lie row by row.
     """
     settings: Any = vars(layer)
     pairs = [settings.get(name) for name in ("stride", "dilation", "padding")]
