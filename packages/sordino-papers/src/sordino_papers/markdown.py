@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from sordino_papers import tables
 from sordino_papers.results import ClaimOf, EntryOf, Results
-from sordino_papers.verdicts import SAID
+from sordino_papers.verdicts import SAID, Need
 
 TITLES = {
     "ali-dpfl": "ALI-DPFL",
@@ -185,16 +186,19 @@ def printed(claim: ClaimOf) -> str:
 def remark(claim: ClaimOf) -> str:
     """What explains a verdict; where nothing can be told, how many seeds it would take."""
     told = [claim.why] if claim.why else []
-    open_ = [form for form in claim.forms if form.said == "cannot be told" == claim.verdict]
-    for each in filter(None, dict.fromkeys(form.decisive for form in open_)):
-        if each.unit == "%" or each.said != "cannot be told":
-            continue
-        seeds = (
-            "No number of seeds would tell"
-            if each.needed is None
-            else (f"At this mean and spread it takes about {each.needed} seeds to tell")
-        )
-        told.append(f"{seeds} ({each.what}; {each.count} were run).")
+    needs = [each for each in (form.needed for form in claim.forms) if each is not None]
+    if claim.verdict == "cannot be told" and needs:
+        number, _, of = Need.together(needs)
+        kind = "cases" if of.unit == "%" else "seeds"
+        if number < math.inf:
+            told.append(
+                f"At this mean and spread it takes about {number} {kind} to tell "
+                f"({of.what}; {of.count} were run)."
+            )
+        elif of.count > 1:
+            told.append(f"No number of {kind} would tell ({of.what}: the same in all {of.count}).")
+        elif not of.count:
+            told.append(f"No number of {kind} would tell: a form of it is not run.")
     return " ".join(told) or "-"
 
 

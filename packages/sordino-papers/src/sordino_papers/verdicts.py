@@ -14,6 +14,7 @@ equivalence.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
@@ -179,23 +180,49 @@ class Comparison(msgspec.Struct, frozen=True):
         ends += [] if self.below is None else [self.below - self.mean]
         return min(ends, default=0.0) / (self.high - self.low + 1e-12)
 
-    @property
-    def needed(self) -> int | None:
-        """About how many seeds would tell, if mean and deviation stay as they are; None where no
-        number of them would.
-        """
+    def needed(self, comparisons: int) -> Need:
+        """What would tell this one of so many."""
         ends = [end for end in (self.above, self.below) if end is not None]
-        if self.count < 2 or self.mean is None or self.low is None or self.high is None:
-            return None
-        distance = min((abs(self.mean - end) for end in ends), default=0.0)
-        tail = (1 + (EQUIVALENT if len(ends) == 2 else CONFIDENCE)) / 2
+        if self.mean is None or self.low is None or self.high is None or not ends:
+            return Need(math.inf, False, self)
+        above = math.inf if self.above is None else self.mean - self.above
+        below = math.inf if self.below is None else self.below - self.mean
+        against, distance = min(above, below) <= 0, abs(min(above, below))
+        if not distance or self.low == self.high:
+            return Need(math.inf, against, self)
+        if self.unit == "%":  # Clopper and Pearson's interval, wider than the normal by 1/n
+            z = float(norm.ppf((1 + CONFIDENCE) / 2))
+            return Need(math.ceil((z / 2 / distance) ** 2 + 1 / distance), against, self)
+        level = (1 + (EQUIVALENT if len(ends) == 2 else CONFIDENCE)) / 2
         half = (self.high - self.low) / 2
-        deviation = half * math.sqrt(self.count) / float(t.ppf(tail, self.count - 1))
-        if not distance or not deviation:
-            return None
-        # Student's quantile is about the normal one, z, times 1 + (z^2 + 1) / 4n
-        z = float(norm.ppf(tail))
-        return math.ceil((z * deviation / distance) ** 2 + z * z / 2)
+        deviation = half * math.sqrt(self.count) / float(t.ppf(level, self.count - 1))
+        if against:
+            level = 1 - (1 - CONFIDENCE) / 2 / comparisons
+        seeds = max(math.ceil((float(norm.ppf(level)) * deviation / distance) ** 2), 2)
+        while float(t.ppf(level, seeds - 1)) * deviation >= distance * math.sqrt(seeds):
+            seeds += 1
+        return Need(seeds, against, self)
+
+
+class Need(NamedTuple):
+    """How many seeds, or cases of a share, would tell at the mean and deviation that was found.
+
+    Attributes:
+        number: infinite where no number of them would.
+        against: whether the claim would not hold then.
+        of: the comparison that takes so many.
+    """
+
+    number: float
+    against: bool
+    of: Comparison
+
+    @staticmethod
+    def together(needs: Sequence[Need]) -> Need:
+        """Of what must all hold: the first that is refuted, or else the last that is shown."""
+        against = [each for each in needs if each.against]
+        number = operator.attrgetter("number")
+        return min(against, key=number) if against else max(needs, key=number)
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -210,6 +237,14 @@ class Judged(msgspec.Struct, frozen=True):
         """The comparison that is the farthest from the claimed side."""
         run = [each for each in self.comparisons if each.count]
         return min(run, key=lambda each: each.margin, default=None)
+
+    @property
+    def needed(self) -> Need | None:
+        """What would tell; None where something is told."""
+        if self.said in ("holds", "does not hold") or not self.comparisons:
+            return None
+        open_ = [each for each in self.comparisons if each.said != "holds"]
+        return Need.together([each.needed(len(self.comparisons)) for each in open_])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,7 @@ from sordino_papers.measures import SHORT, Along, Measure, Until, chosen
 from sordino_papers.results import Results, judged
 from sordino_papers.rules import RULES, Asked, Pair, Rule
 from sordino_papers.tables import statistics
-from sordino_papers.verdicts import Comparison, Evidence, Judged, judge
+from sordino_papers.verdicts import Comparison, Evidence, Judged, Need, judge, share
 
 LOW, HIGH, SAME = (0.5, 0.51, 0.49), (0.7, 0.71, 0.7), (0.5, 0.511, 0.491)
 NUMBERS: Mapping[tuple[str, str], tuple[float, ...]] = {
@@ -162,21 +162,47 @@ def test_equivalence_is_wrongly_told_in_five_of_a_hundred_cases_at_most() -> Non
     assert shares(generator, 0.0, asked, 5) > 0.9
 
 
-@pytest.mark.parametrize("asked", [Asked(low=0.0), Asked(-0.02, 0.5, closed=True)])
-def test_so_many_seeds_would_tell(asked: Asked) -> None:
+@pytest.mark.parametrize(
+    ("asked", "confidence"),
+    [
+        (Asked(low=0.0), 0.95),
+        (Asked(-0.02, 0.5, closed=True), 0.9),
+        (Asked(high=0.0), 1 - 0.05 / 4),  # it would be refuted, as the worst of four
+    ],
+)
+def test_so_many_seeds_would_tell(asked: Asked, confidence: float) -> None:
     values = [0.1, 0.3, -0.1, 0.02]
-    found = Comparison.of(Pair("a minus b", values, asked), 1)
+    found = Comparison.of(Pair("a minus b", values, asked), 4)
     middle, deviation = float(np.mean(values)), float(np.std(values, ddof=1))
     distance = min(abs(middle - end) for end in asked[:2] if np.isfinite(end))
-    tail = 0.95 if asked.closed else 0.975
+    tail = (1 + confidence) / 2
     enough = next(
         n for n in range(2, 1000) if scipy.stats.t.ppf(tail, n - 1) * deviation / n**0.5 < distance
     )
     assert found.said == "cannot be told"
-    assert found.needed is not None
-    assert abs(found.needed - enough) <= 1
-    tied = Comparison.of(Pair("a minus b", [0.0, 0.0, 0.0], Asked(low=0.0)), 1).untied
-    assert (tied.said, tied.needed) == ("cannot be told", None)
+    need = found.needed(4)
+    assert (need.number, need.against) == (enough, asked.low == -np.inf)
+
+
+def test_what_would_tell_a_claim_of_several_comparisons() -> None:
+    """The first that is refuted, or the last that is shown; a tie tells nothing."""
+    ahead, behind = Asked(low=0.0), Asked(high=0.0)
+    near, far = ([0.1, 0.3, -0.1, 0.02], [0.1, 0.3, -0.1, 0.1])
+    one, other = (Comparison.of(Pair("a", each, ahead), 2).needed(2) for each in (near, far))
+    assert one.number > other.number
+    assert Need.together([one, other]) == one
+    one, other = (Comparison.of(Pair("a", each, behind), 2).needed(2) for each in (near, far))
+    assert Need.together([one, other]) == other
+    tied = Comparison.of(Pair("a", [0.0, 0.0, 0.0], ahead), 2).untied
+    assert tied.said == "cannot be told"
+    assert Need.together([tied.needed(2), other]) == other
+    assert Need.together([tied.needed(2), Comparison.of(Pair("a", near, ahead), 2).needed(2)]) == (
+        np.inf, True, tied
+    )  # fmt: skip
+    cases = share(14, 36)
+    enough = next(n for n in range(36, 200) if share(round(n * 14 / 36), n).high < 0.5)
+    of = Comparison.between(Pair("wins", [], Asked(low=0.5)), cases, cases, 36, "%")
+    assert abs(of.needed(1).number - enough) <= 5
 
 
 def test_a_peak_is_not_found_in_noise() -> None:
