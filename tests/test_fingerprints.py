@@ -31,7 +31,7 @@ from federations import Federation, laid
 from network.test_events_between_sites import play, read
 from permitted import permit
 from sordino.base.entropy import Seeded
-from sordino.base.errors import LedgerError, ResumeError, StudyError
+from sordino.base.errors import ResumeError, StudyError
 from sordino.core import study as studies
 from sordino.core.prepared import UNIT, PaidEvaluation
 from sordino.core.regimes import named, plan
@@ -44,8 +44,7 @@ from sordino.mechanisms.gaussian import Gaussian as Noise
 from sordino.network import demo
 from sordino.network.proof import write as write_proof
 from sordino.network.site import JoinOptions, opened
-from sordino.privacy import Budget, Ledger
-from sordino.privacy.records import link
+from sordino.privacy import Budget
 from sordino.privacy.records.identity import digests
 from sordino.report.page import write as write_report
 from sordino.tune.public import keep_digest
@@ -269,11 +268,6 @@ def test_the_key_of_persons_is_not_in_the_run_folder(tmp_path: Path) -> None:
     assert not any(each.tobytes() in kept for each in guessed)
     assert (kept, sizes) == (b"", {0})  # nor who has how many rows
     assert verify(tmp_path / "run").problems == []
-    with (
-        Ledger.open(tmp_path / "run" / "ledger.sqlite") as ledger,
-        pytest.raises(LedgerError, match="the key of its records is not in it"),
-    ):
-        link(ledger, np.zeros((1, 2), np.uint64), np.ones((1, 2), np.uint64))
 
 
 class Killed(Exception):

@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from sordino.base.errors import LedgerError
 from sordino.clients import division
 from sordino.core import study as studies
 from sordino.data import load
@@ -26,9 +27,9 @@ from sordino.data.dataset import Dataset
 from sordino.data.encoding import Encoding
 from sordino.data.identity import column, persons
 from sordino.data.stream.opening import Opened, Rows, Wanted
-from sordino.data.table import ReadOptions, paired
+from sordino.data.table import ReadOptions
 from sordino.privacy import Gaussian, LedgerSession, accountant
-from sordino.privacy.records import Records, link
+from sordino.privacy.records import Records
 from sordino.regimes.synchronous.study import TEMPLATE
 
 STORED = Path(__file__).parent / "golden" / "identity"
@@ -92,7 +93,7 @@ def test_what_says_the_same_is_one_value_however_it_is_written(tmp_path: Path) -
         for place, values in enumerate(kind):
             path = tmp_path / f"{place}.parquet"
             pl.DataFrame({"g": values, "f": [1.5], "label": ["p"]}).write_parquet(path)
-            parts += [table(path, encoding=rules).words, *paired(path, path, None)]
+            parts.append(table(path, encoding=rules).words)
         assert len({int(np.asarray(part)[0, 0]) for part in parts}) == 1
 
 
@@ -103,7 +104,7 @@ def share(one: Any, other: Any) -> bool:
 
 def test_a_row_is_known_whoever_asks(tmp_path: Path) -> None:
     """Whatever column names a client, a person or an entity, however labels are coded, columns
-    called and ordered, in each kind of table, in a stream and in a link: all of it changed at once.
+    called and ordered, in each kind of table and in a stream: all of it changed at once.
     """
     columns = {"u": [0.25, 1.25], "v": [0.75, 1.75], "site": [10, 11], "ward": [20, 21]}
     roles = [None, "site", "ward"]
@@ -120,7 +121,6 @@ def test_a_row_is_known_whoever_asks(tmp_path: Path) -> None:
                     how = replace(options, client_column=client, person=person)
                     found.append(load("t", file=file, test_fraction=None, how=how).train.words)
                 found += [stream(file, entity, labels).rows for entity in roles]
-                found.append(paired(file, file, None)[0])
         for client, person in product(roles, roles):
             named = [*filter(None, dict.fromkeys((client, person)))]
             arrays = {} if client is None else {"client": frame[client].to_numpy()}
@@ -131,7 +131,7 @@ def test_a_row_is_known_whoever_asks(tmp_path: Path) -> None:
             np.savez(file, x=x, y=np.array(labels), **arrays)  # type: ignore[arg-type]
             how = replace(options, person=array if person else None)
             found.append(load("t", file=file, test_fraction=None, how=how).train.words)
-    assert len(found) == 2 * (2 * 2 * 13 + 9)
+    assert len(found) == 2 * (2 * 2 * 12 + 9)
     assert all(share(one, other) for one, other in combinations(found, 2))
     every = np.concatenate(found, axis=1)
     assert not np.intersect1d(every[0], every[1]).size
@@ -269,7 +269,9 @@ def test_ledgers_of_versions_before_still_know_their_rows(tmp_path: Path, versio
         assert spent(anew(), division.records(rows.take([i]), "x", "sample")) == ONCE
     named = table(tmp_path / "rows.csv", encoding=RULES, person="f")
     named_rows = [division.records(named.take([i]), "x", "sample", 1) for i in range(4)]
-    assert [spent(anew(), each) for each in named_rows] == [math.inf] * 4
+    for each in named_rows:
+        with pytest.raises(LedgerError, match="were used without"):
+            spent(anew(), each)
     clients = table(tmp_path / "clients.csv", encoding=RULES)
     assert spent(anew(), division.records(clients, "x", "client")) == ONCE
     people = table(tmp_path / "people.csv", person="who")
@@ -283,11 +285,6 @@ def test_ledgers_of_versions_before_still_know_their_rows(tmp_path: Path, versio
     opened = stream(tmp_path / "stream.csv", "station")
     assert opened.rows is not None
     assert spent(anew(), Records("x", "entity", opened.rows, opened.people)) == ONCE
-    assert [spent(anew(), Records("x", "entity", each[None])) for each in opened.rows] == [ONCE] * 4
-    (tmp_path / "other.csv").write_text("h,label\n" + "".join(f"{i}.125,p\n" for i in range(4)))
-    pairs = paired(tmp_path / "rows.csv", tmp_path / "other.csv", None)
-    with LedgerSession.for_data(anew(), "link", []) as ledgers:
-        assert link(ledgers.ledger, *pairs) == 4
-    other = table(tmp_path / "other.csv")
-    linked = [division.records(other.take([i]), "x", "sample") for i in range(4)]
-    assert [spent(kept, each, f"{i}") for i, each in enumerate(linked)] == [ONCE] * 4
+    for each in opened.rows:
+        with pytest.raises(LedgerError, match="does not name them"):
+            spent(anew(), Records("x", "entity", each[None]))

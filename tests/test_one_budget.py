@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from scipy.optimize import brentq  # type: ignore[import-untyped]
-from scipy.stats import norm  # type: ignore[import-untyped]
 from typer.testing import CliRunner
 
 from sordino.base.errors import BudgetExceeded, LedgerError, SordinoError, StudyError
@@ -165,7 +163,7 @@ def test_a_budget_that_is_spent_is_refused_to_the_next(tmp_path: Path) -> None:
 def test_examples_then_whole_clients(tmp_path: Path) -> None:
     file = saved(tmp_path, "one.csv", pl.concat([plain(0), plain(1), plain(2)]))
     run(tmp_path, "one", file, *DP_SGD)
-    with pytest.raises(BudgetExceeded, match=r"o useful bound is known for \d+ records"):
+    with pytest.raises(BudgetExceeded, match=r"records of a whole client were in releases of"):
         run(tmp_path, "two", file, *CLIENTS, "privacy.sampling_rate=1.0")
 
 
@@ -183,7 +181,7 @@ def test_whole_clients_then_examples(tmp_path: Path) -> None:
     third = run(
         tmp_path, "three", file, *CLIENTS, "privacy.sampling_rate=1.0", "privacy.epsilon=inf"
     )
-    assert third.epsilon > 1000  # the clients' thirty-two records each, as one group
+    assert math.isinf(third.epsilon)  # all records of a client, as one group
 
 
 ARRIVALS = (
@@ -342,131 +340,6 @@ def test_a_run_that_was_sealed_ends_as_it_did_whoever_used_its_records_since(
         assert verify(tmp_path / "one").problems == []
 
 
-def linked(folder: Path, *arguments: str) -> tuple[int, str]:
-    found = CliRunner().invoke(app, ["ledger", "link", str(folder / "kept"), *arguments])
-    return found.exit_code, found.output + str(found.exception or "")
-
-
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_linked_files_have_one_budget(tmp_path: Path, ending: str) -> None:
-    """The same people with other values: nothing tells, unless somebody says so."""
-    one = saved(tmp_path, "one.csv", plain().with_row_index("id"))
-    other = plain(3).with_row_index("id").sample(fraction=1.0, shuffle=True, seed=1)
-    run(tmp_path, "one", one, *DP_SGD)
-    file = saved(tmp_path, f"two.{ending}", other)
-    code, said = linked(tmp_path, str(one), str(file), "--on", "id")
-    assert (code, "120 pairs" in said or "240 pairs" in said) == (0, True), said
-    assert run(tmp_path, "two", file, *DP_SGD).epsilon == pytest.approx(epsilon(6), rel=1e-9)
-
-
-def test_files_with_gaps_are_linked_where_a_run_has_rules_for_them(tmp_path: Path) -> None:
-    """A gap is no fault in a table of a study with rules: nor is it one where files are linked."""
-    rules = (
-        'data.categories={ colour=["red", "3", ""] }',
-        "data.missing={ f0=0.5 }",
-        "data.ranges={ f1=[-3, 3] }",
-    )
-    colours = pl.Series(["red", "3", None]).sample(ROWS, with_replacement=True, seed=5)
-    gaps = pl.when(pl.int_range(pl.len()) % 7 == 3).then(None).otherwise(pl.col("f0")).alias("f0")
-    files = []
-    for name, seed in (("one.csv", 2), ("two.parquet", 3)):
-        rows = plain(seed).with_columns(gaps, colour=colours).with_row_index("id")
-        files.append(saved(tmp_path, name, rows))
-    run(tmp_path, "one", files[0], *DP_SGD, *rules)
-    code, said = linked(tmp_path, *map(str, files), "--on", "id")
-    assert (code, f"{2 * ROWS} pairs" in said) == (0, True), said
-    made = run(tmp_path, "two", files[1], *DP_SGD, *rules)
-    assert made.epsilon == pytest.approx(epsilon(6), rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    "named", [(), ("who",), ("who", "who")], ids=["by nobody", "by the later run", "by both runs"]
-)
-def test_linked_npz_files_have_one_budget_whoever_reads_the_array_of_people(
-    tmp_path: Path, named: tuple[str, ...]
-) -> None:
-    """A study reads the array that names people only where it asks for it: a link may not hang on
-    it.
-    """
-    rng, files = np.random.default_rng(4), [tmp_path / "one.npz", tmp_path / "two.npz"]
-    for file in files:
-        who = rng.permutation(ROWS)
-        np.savez(
-            file,
-            x=rng.normal(size=(ROWS, 4)).astype(np.float32),
-            y=rng.integers(0, 2, ROWS),
-            who=who,
-        )
-    asked = [
-        *([()] * (2 - len(named))),
-        *[(f'data.person="{name}"', "data.person_rows=1") for name in named],
-    ]
-    run(tmp_path, "one", files[0], *DP_SGD, *asked[0])
-    assert linked(tmp_path, str(files[0]), str(files[1]), "--on", "who")[0] == 0
-    if len(named) == 1:  # nobody said whose the earlier rows were
-        with pytest.raises(BudgetExceeded):
-            run(tmp_path, "two", files[1], *DP_SGD, *asked[1])
-    else:
-        assert run(tmp_path, "two", files[1], *DP_SGD, *asked[1]).epsilon >= epsilon(6) * (1 - 1e-9)
-
-
-def of_gaussians(times: int, moved: float) -> float:
-    """The epsilon of so many Gaussians, by the closed form for one of them all together."""
-    mu = math.sqrt(times) * moved / SIGMA
-
-    def beyond(tried: float) -> float:
-        far = norm.cdf(-mu / 2 - tried / mu)
-        return float(norm.cdf(mu / 2 - tried / mu) - math.exp(tried) * far) - DELTA
-
-    return float(brentq(beyond, 0.0, 100.0))
-
-
-def two_sites(folder: Path, *changes: str) -> tuple[Path, tuple[str, ...]]:
-    """A file whose i-th rows at two sites are told to be of one person, and a study's changes."""
-    run(folder, "before", saved(folder, "before.csv", plain(9)), *DP_SGD)
-    sites = [plain(seed).with_columns(site=pl.lit(f"s{seed}")) for seed in (0, 1)]
-    files = [saved(folder, f"{i}.csv", each) for i, each in enumerate(sites)]
-    assert linked(folder, *map(str, files), "--rows")[0] == 0
-    file = saved(folder, "both.csv", pl.concat(sites))
-    data = f'data={{file="{file}", clients=2, client_column="site", partition="column"}}'
-    return file, (data, *DP_SGD[:3], "privacy.sampling_rate=1.0", *changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "times", "moved"),
-    [((), 6, 1.0), (('privacy.noise="shared"', "privacy.honest=2"), 3, 2.0)],
-    ids=["releases of their own", "one sum"],
-)
-def test_a_linked_person_at_two_clients_has_the_price_of_both(
-    tmp_path: Path, changes: tuple[str, ...], times: int, moved: float
-) -> None:
-    """Two releases that each move by C are two prices; one sum moves by 2 C."""
-    file, asked = two_sites(tmp_path, *changes)
-    made = run(tmp_path, "two", file, *asked)
-    truth = of_gaussians(times, moved)
-    assert made.epsilon == pytest.approx(truth, rel=1e-3)
-    assert verify(tmp_path / "two").epsilon == pytest.approx(truth, rel=1e-3)
-    again = run(tmp_path, "three", file, *asked, "seed=1")
-    assert again.epsilon == pytest.approx(of_gaussians(2 * times, moved), rel=1e-3)
-
-
-def test_a_person_who_is_linked_while_a_run_goes_on_has_the_price_of_one_sum(
-    tmp_path: Path,
-) -> None:
-    file, asked = two_sites(tmp_path, 'privacy.noise="shared"', "privacy.honest=2")
-    (tmp_path / "kept" / "ledger.sqlite").unlink()  # nobody has said anything yet
-
-    def stop(row: object) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        session.begin(
-            study(tmp_path, SYNCHRONOUS, file, asked), tmp_path / "two", stop, lambda told: None
-        )
-    assert linked(tmp_path, *(str(tmp_path / f"{i}.csv") for i in (0, 1)), "--rows")[0] == 0
-    assert (verify(tmp_path / "two").epsilon or 0.0) >= of_gaussians(1, 2.0) * (1 - 1e-3)
-
-
 STREAM = (
     "data={file='FILE', label='label', classes=['0','1'], parties=2, stream='file', "
     "parts={kind='columns', groups=[['f0','f1'],['f2','f3']]}}",
@@ -488,55 +361,12 @@ def streamed(folder: Path, name: str, frame: pl.DataFrame, *changes: str) -> ses
     return session.begin(wanted, folder / name, lambda told: None, lambda told: None)
 
 
-def test_a_linked_person_is_one_entity_of_a_stream_or_refused(tmp_path: Path) -> None:
-    """Labels: randomised response at epsilon 1 for each row, so two rows of a person cost 2."""
-    first = plain()
-    assert streamed(tmp_path, "one", first).epsilon == pytest.approx(1.0, rel=1e-5)
-    files = [saved(tmp_path, f"visits {i}.csv", plain(i + 1)) for i in range(2)]
-    for file in files:
-        assert linked(tmp_path, str(tmp_path / "one.csv"), str(file), "--rows")[0] == 0
-    both = pl.concat([plain(1), plain(2)])
-    with pytest.raises(LedgerError, match=r"counts as 2 entities here, .* priced as 1\. Leave out"):
-        streamed(tmp_path, "two", both)
-    assert streamed(tmp_path, "three", plain(2)).epsilon == pytest.approx(2.0, rel=1e-5)
-    found = {unit.name: unit.epsilon for unit in verify(tmp_path / "kept").ledgers[0].units}
-    labels = [each for name, each in found.items() if name.startswith("labels ")]
-    assert labels == [pytest.approx(2.0, rel=1e-5)] * 2
-
-
 def test_a_stream_whose_labels_are_spent_says_so(tmp_path: Path) -> None:
     """Raw features of the same run are promised nothing, and are not what the budget lacks."""
     streamed(tmp_path, "one", plain())
     streamed(tmp_path, "two", plain())
     with pytest.raises(BudgetExceeded, match=r"The labels have spent epsilon 2 of 2 before: use"):
         streamed(tmp_path, "three", plain())
-
-
-def test_a_linked_person_in_a_stream_that_names_entities_counts_by_names(tmp_path: Path) -> None:
-    """All events of a name have one price; two names of one person have two."""
-    who = pl.Series("who", [f"p{i // 2}" for i in range(ROWS)])
-    kind = {"who": who, "label": pl.Series([i // 2 % 2 for i in range(ROWS)])}
-    visits = plain().with_columns(**kind)
-    named = "data.entity='who'"
-    streamed(tmp_path, "before", plain(5).with_columns(**kind | {"who": "n" + who}), named)
-    halves = [saved(tmp_path, f"{i}.csv", visits[i::2].drop("who")) for i in (0, 1)]
-    assert linked(tmp_path, *map(str, halves), "--rows")[0] == 0
-    assert streamed(tmp_path, "one", visits, named).epsilon == pytest.approx(1.0, rel=1e-5)
-    with pytest.raises(LedgerError, match="counts as 2 entities here"):
-        streamed(tmp_path, "two", visits.with_columns(who=pl.Series(map(str, range(ROWS)))), named)
-
-
-def test_a_link_that_cannot_be_is_one_message(tmp_path: Path) -> None:
-    one, two = saved(tmp_path, "one.csv", plain()), saved(tmp_path, "two.csv", plain(1).head(50))
-    assert "there is no data ledger here" in linked(tmp_path, str(one), str(two), "--rows")[1]
-    run(tmp_path, "one", one, *DP_SGD)
-    for told, message in (
-        ((), "say how rows belong together"),
-        (("--on", "id"), "no column 'id'"),
-        (("--rows",), "has 120 rows"),
-        (("--on", "f0"), "no value of column 'f0' is in both"),
-    ):
-        assert message in linked(tmp_path, str(one), str(two), *told)[1]
 
 
 def test_no_set_is_shown_below_what_its_records_have_spent_in_all_runs(tmp_path: Path) -> None:

@@ -465,23 +465,25 @@ def test_equal_rows_of_two_persons_show_nowhere(tmp_path: Path, regime: str, las
     assert found[0] == found[1]
 
 
-def test_a_row_with_a_person_is_the_same_row_without(tmp_path: Path) -> None:
-    """In whichever order runs come; equal rows of two persons have the larger of their prices."""
+def test_a_row_is_known_with_its_person_or_without(tmp_path: Path) -> None:
+    """In whichever order runs come, also where the column of persons has gone from the file."""
     file = at_three(tmp_path / "data", same=True)
-    data = f'file="{file}", clients=3, client_column="where", partition="column"'
+    plain = saved(tmp_path / "plain.csv", pl.read_csv(file).drop("who"))
+    rest = 'clients=3, client_column="where", partition="column"'
     noise = ("privacy.noise_multiplier=2.0", "privacy.sampling_rate=0.2", "privacy.epsilon=30.0")
     asked = (SYNC, *noise, "budget.rounds=3", "privacy.accountant=rdp")
-    with_persons = f'{data}, person="who", person_rows=1'
-    alone = read(tmp_path, with_persons, *asked)
-    first = played(alone, tmp_path / "first").epsilon
-    again = played(alone, tmp_path / "again").epsilon
-    assert again > first
-    plain = saved(tmp_path / "plain.csv", pl.read_csv(file).drop("who"))
-    rest = data.replace(str(file), str(plain))
-    third = played(read(tmp_path, rest, *asked), tmp_path / "third").epsilon
-    assert third > again
-    with pytest.raises(BudgetExceeded, match=r"used before .* without data\.person"):
-        played(alone, tmp_path / "late")
+    for first in (True, False):
+        folder = tmp_path / str(first)
+        folder.mkdir()
+        told = (f'file="{file}", {rest}, person="who", person_rows=1', f'file="{plain}", {rest}')
+        named, bare = (read(folder, each, *asked) for each in told)
+        before, later = (named, bare) if first else (bare, named)
+        spent = [played(before, folder / name).epsilon for name in ("one", "two")]
+        assert spent[0] < spent[1]
+        for refused in (lambda: regimes.plan(later), lambda: played(later, folder / "three")):  # noqa: B023
+            with pytest.raises(LedgerError, match="another folder, where"):
+                refused()
+        assert not (folder / "three").exists()
 
 
 def test_a_plan_says_that_equal_rows_are_two_peoples(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ from sordino.privacy import (
     Repeated,
     accountant,
 )
-from sordino.privacy.records.classes import Class, coarser, joined
+from sordino.privacy.records.classes import Class, coarser
 from sordino.privacy.records.group import MOST, grouped, of_client, replaced, translated
 
 DELTA = 1e-5
@@ -138,43 +137,18 @@ def test_what_one_unit_says_about_another(kind: str, booked: str, found: Event |
     )
 
 
-def test_a_client_is_all_of_its_records_at_once() -> None:
-    gauss = Gaussian(noise_multiplier=30.0)
-    own = ((SAMPLED, 4),)
-    assert of_client(own, []) == own
-    others = [
-        ({(gauss, "sample", 1): 2}, 5),
-        ({(gauss, "sample", 2): 1, (gauss, "label", 1): 9}, 1),
-    ]
-    assert of_client(own, others) == ((SAMPLED, 4), (grouped(gauss, 7), 11))  # type: ignore[arg-type]
-    assert of_client((), [({(gauss, "client", 1): 2}, 2)]) == ((Gaussian(noise_multiplier=7.5), 4),)
-    lost = of_client((), [({(gauss, "sample", 1): 2}, MOST + 1)])
-    assert isinstance(lost[0][0], NonPrivate)
-
-
-def test_two_who_turn_out_to_be_one_person_are_larger_in_releases_of_the_same_run() -> None:
-    """Rows of one person, known as two until they were linked: in a run that had both, any release
-    may have had all of them; in runs apart, each release had those of one.
-    """
-    step, other = Gaussian(noise_multiplier=2.0), Gaussian(noise_multiplier=3.0)
-    one = Class(
-        (((step, "sample", 1), 5), ((step, "sample", 4), 2), ((other, "client", 1), 3)),
-        frozenset({((1, 2), 1), ((3,), 2)}),
-        runs=0b01,
-    )
-    two = Class((((step, "sample", 2), 7),), frozenset({((4,), 3)}), loose=True, runs=0b11)
-    found = joined(one, two)
-    assert found == joined(two, one)
-    assert dict(found.frozen) == {
-        (step, "sample", 3): 5,
-        (step, "sample", 6): 2 + 7,
-        (other, "client", 1): 3,
-    }
-    assert found.live == {((1,), 4), ((2,), 4), ((3,), 5), ((4,), 5)}
-    assert (found.person, found.loose, found.runs) == (True, True, 0b11)
-    apart = joined(one, replace(two, runs=0b10))
-    assert dict(apart.frozen) == {**dict(one.frozen), (step, "sample", 2): 7}
-    assert apart.live == {((1,), 1), ((2,), 1), ((3,), 2), ((4,), 3)}
+def test_a_client_has_no_bound_once_its_records_were_in_other_releases() -> None:
+    gauss, own = Gaussian(noise_multiplier=30.0), ((SAMPLED, 4),)
+    assert of_client(own, []) == of_client(own, [{(SAMPLED, "client", 1): 4}]) == own
+    assert of_client(own, [{(gauss, "label", 1): 9, (Nothing(), "sample", 1): 1}]) == own
+    for other in (
+        {(SAMPLED, "client", 1): 5},
+        {(SAMPLED, "client", 2): 1},
+        {(SAMPLED, "client", 1): 4, (gauss, "client", 1): 1},
+        {(gauss, "sample", 1): 1},
+        {(gauss, "entity", 1): 1},
+    ):
+        assert isinstance(of_client(own, [{}, other])[-1][0], NonPrivate)  # type: ignore[list-item]
 
 
 def test_no_more_classes_are_merged_than_must_be() -> None:

@@ -426,7 +426,7 @@ DRAWN = (
 RECOGNISED = (
     "The data's ledger recognises a record by all of its values, or by all of its features, in "
     "whatever file and order they stand. It does not recognise a record with changed values, "
-    "unless data.person or `sordino ledger link` identifies its person."
+    "unless data.person identifies its person."
 )
 RELEASED = {
     "sample": "Everything that the clients send and the server publishes",

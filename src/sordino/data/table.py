@@ -29,12 +29,6 @@ writes them, and no pickles. Parquet says how many rows and columns it has; a co
 length takes a few bytes. What a single page inside claims is known to the library alone, which asks
 for up to 2 GiB for one: that is not looked at here. CSV may be compressed, and has as many columns
 as its first line has commas.
-
-**Two files about the same people** (:func:`paired`). In a table one word of a row is over all of
-its columns, and one over all but ``label``, whichever columns a study gives a role; gaps are no
-fault there, for a study may have rules for them. In an npz file a study reads the array that names
-people only where it asks for it: there one word is over the features alone, which every study
-reads.
 """
 
 from __future__ import annotations
@@ -652,66 +646,3 @@ def refuse_long(series: pl.Series, place: str) -> None:
             f"{place}: column {series.name!r} has a text of {longest:,} bytes; labels and "
             f"owners have at most {MOST_TEXT:,}"
         )
-
-
-def paired(first: Path, second: Path, on: str | None) -> tuple[Words, Words]:
-    """Words of rows of the first file and of the second, (n, 2 m) each.
-
-    ``on`` None pairs them by their order.
-
-    Raises:
-        DataError: if a file cannot be read, has no such column, or the orders do not match.
-    """
-    (one, left), (other, right) = _words_of(first, on), _words_of(second, on)
-    if on is None:
-        if len(one) != len(other):
-            raise DataError(
-                f"{first} has {len(one)} rows, {second} has {len(other)}: pair them by a "
-                "column (--on)"
-            )
-        once = np.unique(np.hstack([one, other]), axis=0, return_index=True)[1]
-        return one[np.sort(once)], other[np.sort(once)]  # equal pairs are of different people
-    # Everybody's first row stands for all of them: each row of either file is paired with it.
-    names, start = np.unique(left, return_index=True)
-    at = np.minimum(np.searchsorted(names, right), max(len(names) - 1, 0))
-    known = names[at] == right if len(names) else np.zeros(len(right), bool)
-    if not known.any():
-        raise DataError(f"{first} and {second}: no value of column {on!r} is in both")
-    again = np.isin(left, right[known])
-    known &= ~np.isin(_each(right, other), _each(left, one))  # a row of both files is one row
-    return (
-        np.concatenate([one[start[at[known]]], one[start[np.searchsorted(names, left[again])]]]),
-        np.concatenate([other[known], one[again]]),
-    )
-
-
-def _each(who: Words, words: Words) -> npt.NDArray[np.void]:
-    """What tells rows apart: whose each is, all of its values, and which of several equal ones."""
-    rows = np.stack([who, words[:, 0]], axis=1)
-    _, same = np.unique(rows, axis=0, return_inverse=True)
-    order = np.argsort(same.reshape(-1), kind="stable")
-    place = np.empty(len(rows), np.uint64)
-    ordered = same.reshape(-1)[order]
-    place[order] = np.arange(len(rows)) - np.searchsorted(ordered, ordered)
-    return np.ascontiguousarray(np.column_stack([rows, place])).view("V24").reshape(-1)
-
-
-def _words_of(path: Path, on: str | None) -> tuple[Words, Words]:
-    """The words of each row, (n, 2 m), and that of the person it names, (n,)."""
-    also = [] if on is None else [on]
-    if ending(path) == ".npz":
-        found: Collection[str] = (arrays := _arrays(path, (*ARRAYS[:3], *also)))
-        owners = identity.columns(*(arrays[name] for name in arrays if name not in ("x", "y")))
-        words = identity.words(identity.features(arrays["x"]), identity.column(arrays["y"]), owners)
-    else:
-        frame = _filled_frame(path, also)
-        found = frame.columns
-        others = frame.drop("label", strict=False)  # as most studies call it
-        label = identity.series(frame["label"]) if "label" in found else identity.NOTHING
-        words = identity.words(sum(map(identity.series, others), identity.NOTHING), label)
-    if on is None:
-        return words, words[:, 0]
-    if on not in found:
-        raise DataError(f"{path}: no column {on!r} (--on); it has {', '.join(list(found)[:12])}")
-    who = arrays[on] if ending(path) == ".npz" else _named(frame[on], str(path))
-    return words, identity.persons(who)[:, 0]

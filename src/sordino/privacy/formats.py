@@ -343,6 +343,12 @@ V3 = _chained("3", canonical(_CODES), _CHAIN | _RECORDS)  # adjacency as codes, 
 # that it cannot read these numbers.
 
 V4 = _chained("4", canonical(_CODES), _CHAIN | _RECORDS)
+
+# Format 5 has the tables of 4. Of rows whose persons are named, its classes say nothing but that.
+# This version writes that into ledgers of formats 2 to 4 as well, which versions before cannot read
+# then: they would take such rows for new ones.
+
+V5 = _chained("5", canonical(_CODES), _CHAIN | _RECORDS)
 FORMATS: tuple[LedgerFormat, ...] = (
     _first("add or remove one record"),
     _first(f"add or remove one record; {_REPLACE}"),
@@ -351,5 +357,6 @@ FORMATS: tuple[LedgerFormat, ...] = (
     V2,
     V3,
     V4,
+    V5,
 )
-NEWEST: LedgerFormat = V4
+NEWEST: LedgerFormat = V5

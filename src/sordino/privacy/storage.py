@@ -207,8 +207,10 @@ def refuse_records(db: sqlite3.Connection, path: Path, form: LedgerFormat) -> No
     if "record_meta" not in form.tables:
         return
     stated = dict(db.execute("SELECT name, value FROM record_meta LIMIT 10").fetchall())
-    stated.pop("key", None)  # made, with both counters, in a step before the first set is opened
-    full = ["record_meta"] if stated not in ({}, {"version": "0", "openings": "0"}) else []
+    for name in ("key", "openings"):  # openings were counted by versions before
+        stated.pop(name, None)
+    # key and version are made in a step before the first set is opened
+    full = ["record_meta"] if stated not in ({}, {"version": "0"}) else []
     tables = [name for name in form.tables if name.startswith("record_") and name != "record_meta"]
     full += [name for name in tables if db.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone()]
     if full:

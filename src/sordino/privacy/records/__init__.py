@@ -4,14 +4,13 @@ identity   keyed digests, what a run's unit holds, and who is in which set
 group      what a release of one unit says about another: group privacy
 classes    records with equal histories, and what merging and joining them comes to
 store      the tables, and the index from digests to classes
-people     the whole: open, close, link
+people     the whole: open and close
 price      what a charge is held against, and what plans ask
 """
 
 from sordino.privacy.records.identity import Records as Records
 from sordino.privacy.records.people import burdens as burdens
 from sordino.privacy.records.people import close_sets as close_sets
-from sordino.privacy.records.people import link as link
 from sordino.privacy.records.people import open_runs as open_runs
 from sordino.privacy.records.people import open_sets as open_sets
 from sordino.privacy.records.people import recognised as recognised

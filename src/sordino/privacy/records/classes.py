@@ -30,7 +30,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from operator import and_, or_
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +49,7 @@ from sordino.privacy.event import (
     Selected,
     encode,
 )
-from sordino.privacy.records.group import PERSON, Column, bare, whole
+from sordino.privacy.records.group import Column, bare, whole
 
 Group = tuple[tuple[int, ...], int]
 """Numbers of sets in ascending order, and the size."""
@@ -70,23 +69,15 @@ class Class:
         frozen: sorted; see the chapter above.
         live: likewise.
         ways: likewise; none, or several.
-        person: whether all rows that lead to this entity are one person's.
-        loose: whether it was in a set whose rows named no person.
-        runs: bit i is set if it may have been in the i-th opening.
+        person: whether the entity is a person, in all sets of a group; else it is a row.
+        named: whether runs name persons: it is one, or a row of one, who is priced in its place.
     """
 
     frozen: Frozen = ()
     live: frozenset[Group] = frozenset()
     person: bool = False
-    loose: bool = False
-    runs: int = 0
+    named: bool = False
     ways: tuple[Frozen, ...] = ()
-
-    @property
-    def alike(self) -> tuple[object, ...]:
-        """All that must be equal for two classes to be one: everything but in which openings they
-        were."""
-        return self.frozen, self.ways, self.live, self.person, self.loose
 
     @property
     def counts(self) -> Counts:
@@ -102,15 +93,6 @@ class Class:
     def most(self) -> Counts:
         """Counts that cover every way."""
         return reduce(or_, self.several)
-
-    @property
-    def owned(self) -> bool:
-        """Tell whether it is a row that was never used without its person, who is priced in its
-        place.
-
-        It is kept for runs without ``data.person``. Equal rows of two persons are two records.
-        """
-        return not (self.person or self.loose)
 
     @property
     def sets(self) -> frozenset[int]:
@@ -235,8 +217,7 @@ def either(one: Class, other: Class) -> Class:
         frozen=frozen(one.counts | other.counts),
         live=one.live | other.live,
         person=one.person or other.person,
-        loose=one.loose or other.loose,
-        runs=one.runs | other.runs,
+        named=one.named or other.named,
     )
 
 
@@ -244,58 +225,6 @@ def bridged(one: Class, other: Class) -> Class:
     """For a record known under two names: it was in all that either was in, one row in each."""
     one, other = covered(one), covered(other)
     return replace(either(one, other), frozen=frozen(one.counts + other.counts))
-
-
-def joined(one: Class, other: Class) -> Class:
-    """For a person who is both entities.
-
-    Where both may have been in one release, of one set or of several that it is the sum of, their
-    sizes add up.
-    """
-    one, other = covered(one), covered(other)
-    together = bool(one.runs & other.runs)
-    counts = _raised(one, other) + _raised(other, one) if together else one.counts + other.counts
-    live = _apart(one, other, together) | _apart(other, one, together)
-    return Class(
-        frozen(counts),
-        live,
-        person=True,
-        loose=one.loose or other.loose,
-        runs=one.runs | other.runs,
-    )
-
-
-def of_rows_alike(of: Class, rows: int, kinds: Callable[[int], str]) -> Class:
-    """For a person with so many rows that look like this one: each may have been in the releases
-    that this one was in. ``kinds`` of sets that are live.
-    """
-
-    def many(kind: str, size: int) -> int:
-        return max(size, rows * (2 if kind == PERSON else 1))
-
-    of, counts = covered(of), Counts()
-    for (event, kind, size), count in of.frozen:
-        counts[event, kind, many(kind, size)] += count
-    live = frozenset((sets, many(kinds(sets[0]), size)) for sets, size in of.live)
-    return replace(of, frozen=frozen(counts), live=live, person=True)
-
-
-def _raised(one: Class, other: Class) -> Counts:
-    """Counts of ``one``, with the sizes that ``other`` may add to them."""
-    sizes: dict[tuple[Event, str], int] = {}
-    for (event, kind, size), _ in other.frozen:
-        key = bare(event), kind
-        sizes[key] = max(size, sizes.get(key, 0))
-    found = Counts()
-    for (event, kind, size), count in one.frozen:
-        found[event, kind, size + sizes.get((bare(event), kind), 0)] += count
-    return found
-
-
-def _apart(one: Class, other: Class, together: bool) -> frozenset[Group]:
-    """Groups of ``one``, a set each, with the sizes that ``other`` may add to them."""
-    more = max((theirs for _, theirs in other.live if together), default=0)
-    return frozenset(((each,), size + more) for sets, size in one.live for each in sets)
 
 
 def coarser(classes: Sequence[Class], most_classes: int) -> tuple[list[Class], list[int]]:
@@ -325,14 +254,12 @@ def coarser(classes: Sequence[Class], most_classes: int) -> tuple[list[Class], l
     return [one for one, _ in parts], places
 
 
-def _place(of: Class) -> tuple[bool, bool, list[Group], float]:
-    return of.person, of.loose, sorted(of.live), weight(of.most)
+def _place(of: Class) -> tuple[bool, list[Group], float]:
+    return of.person, sorted(of.live), weight(of.most)
 
 
 def _distance(one: Class, other: Class) -> tuple[int, float]:
-    strange = (
-        (one.person != other.person) * 4 + (one.loose != other.loose) * 2 + (one.live != other.live)
-    )
+    strange = (one.person != other.person) * 2 + (one.live != other.live)
     return strange, abs(weight(one.most) - weight(other.most))
 
 
@@ -386,19 +313,14 @@ class Pool:
 
     def __init__(self, classes: Sequence[Class] = ()) -> None:
         self.classes = list(classes)
-        self._numbers: dict[Any, int] = {
-            one.alike: number for number, one in enumerate(self.classes)
-        }
+        self._numbers = {one: number for number, one in enumerate(self.classes)}
         self.blank = self.put(Class())
 
     def put(self, one: Class) -> int:
-        """The number of a class; one that is alike becomes one that covers both."""
-        number = self._numbers.setdefault(one.alike, len(self.classes))
+        """The number of a class."""
+        number = self._numbers.setdefault(one, len(self.classes))
         if number == len(self.classes):
             self.classes.append(one)
-        elif self.classes[number].runs | one.runs != self.classes[number].runs:
-            known = self.classes[number]
-            self.classes[number] = replace(known, runs=known.runs | one.runs)
         return number
 
     def halve(self, classes: Numbers) -> bool:

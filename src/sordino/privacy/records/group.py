@@ -26,8 +26,8 @@ contribution is replaced by none. A record may be more than that, or another kin
   e^epsilon)) for two (Vadhan 2017, lemma 2.2).
 * **an entity that is replaced**, where the event bounds a row that falls away: fall away, then come
   back as another. Two steps.
-* **a client**, where examples were protected: as many records as it had. Nothing useful beyond
-  :data:`MOST` of them.
+* **a client**, where its examples were protected, or other clients that held some of them: all its
+  records change at once. No bound is stated (:func:`of_client`).
 
 A replace-one event bounds the change of a row into "none" if none is a row like any other, with
 fixed values; in the regime of events it is, for the number of events is public.
@@ -68,6 +68,11 @@ MOST = 64
 
 Column = tuple[Event, str, int]
 """A release, the kind of unit it was booked for, and from how many of them it was computed."""
+
+ELSEWHERE = NonPrivate(
+    reason="records of a whole client were in releases of examples, or of another client, of which "
+    "no useful bound is known for all of them together"
+)
 
 Counts = Mapping[Column, int]
 Spent = tuple[tuple[Event, int], ...]
@@ -225,33 +230,15 @@ def _translated(event: Event, size: int, booked: str, kind: str) -> Event | None
     raise ValueError(f"no history of {booked!r} bounds {kind!r}")
 
 
-def of_client(own: Spent, others: Iterable[tuple[Counts, int]]) -> Spent:
-    """The history of a client: what was booked for it, and what its records were in besides.
-
-    ``others``: of each of its records' histories, the counts and how many records share it. All
-    records together are one group; and each release that touches one of them may be another one.
+def of_client(own: Spent, others: Iterable[Counts]) -> Spent:
+    """The history of a client: what was booked for it; without a bound if its records were in other
+    releases besides. ``others`` are their histories.
     """
     booked = dict(own)
-    sizes: dict[tuple[Event, str], int] = {}
-    times: dict[tuple[Event, str], int] = {}
-    for counts, records in others:
-        # Where a person is at several clients, the columns do not tell which of the releases were
-        # this client's.
-        several = {bare(event) for event, kind, size in counts if kind == CLIENT and size > 1}
+    for counts in others:
         for (event, kind, size), count in counts.items():
-            event = bare(event)
-            if kind == CLIENT and size == 1 and event not in several:
+            if kind == CLIENT and size == 1:
                 count -= booked.get(event, 0)
-            if count > 0 and kind != LABEL:
-                key = (event, kind)
-                sizes[key] = sizes.get(key, 0) + records * size
-                times[key] = times.get(key, 0) + records * count
-    found = dict(own)
-    for (event, kind), size in sizes.items():
-        one = grouped(event, size)
-        if kind == CLIENT:
-            one = replaced(one)
-        # An entity that is replaced bounds one that falls away; so does a sample.
-        count = 1 if isinstance(one, NonPrivate) else times[event, kind]
-        found[one] = found.get(one, 0) + count
-    return tuple(found.items())
+            if count > 0 and kind != LABEL and not isinstance(event, Nothing):
+                return (*own, (ELSEWHERE, 1))
+    return own

@@ -33,7 +33,7 @@ import numpy.typing as npt
 from sordino.base.errors import LedgerError
 from sordino.base.siphash import siphash, stacked
 from sordino.privacy.records.classes import Group
-from sordino.privacy.records.group import CLIENT, PERSON, SAMPLE
+from sordino.privacy.records.group import CLIENT, LABEL, SAMPLE
 
 Words = npt.NDArray[np.uint64]
 
@@ -155,45 +155,43 @@ def groups(
     numbers: Sequence[int],
     records: Sequence[Records],
     person: bool,
-    by_rows: bool = False,
 ) -> frozenset[Group]:
     """Return what a pattern comes to; the other lists are of the sets, by place.
 
-    Rows that look the same are different records, each in one set: one group of alternatives. Rows
-    of one person add up, and everybody counts as one who has the most rows that are allowed. Sets
-    of which one release is the sum are one group, of all its units there; each other set is a group
-    of its own. An entity that is known ``by_rows`` may be some rows of a person who is one unit: it
-    changes that unit into another, in two steps.
+    Rows that look the same are different records, each in one set: one group of alternatives; what
+    is booked for labels says nothing about a whole row, and stands by itself. Rows of one person
+    add up, and everybody counts as one who has the most rows that are allowed. Sets of which one
+    release is the sum are one group, of all its units there; each other set is a group of its own.
 
     Raises:
         LedgerError: if a person has more rows in a set than are allowed.
     """
-    found: set[Group] = set()
+    if not person:
+        alike: dict[bool, list[int]] = {}
+        for place, _ in pairs:
+            alike.setdefault(records[place].kind == LABEL, []).append(numbers[place])
+        return frozenset((tuple(sorted(each)), 1) for each in alike.values())
+    found = set[Group]()
     for kind in dict.fromkeys(records[place].kind for place, _ in pairs):
-        own = [(place, rows) for place, rows in pairs if records[place].kind == kind]
-        changed = 2 if by_rows and kind == PERSON else 1
-        if not person:
-            found.add((tuple(sorted(numbers[place] for place, _ in own)), changed))
-            continue
         summed, size = list[int](), 0
-        for place, rows in own:
+        for place, rows in pairs:
             one, number = records[place], numbers[place]
+            if one.kind != kind:
+                continue
             if kind == CLIENT:
                 summed, size = [*summed, number], size + one.units
                 continue
-            if rows > one.most:
-                what = {SAMPLE: "rows", PERSON: "persons"}.get(one.kind, "entities")
-                named = one.kind == SAMPLE and one.people is not None
+            alone = one.people is not None and kind != SAMPLE  # all rows of a name have one price
+            if rows > one.most and not alone:
                 raise LedgerError(
-                    f"{one.unit}: one person, as the ledger knows people by name or by `sordino "
-                    f"ledger link`, counts as {rows} {what} here, and everybody is priced as "
-                    f"{one.most}. Leave out all but {one.most} of them"
-                    + (", or raise data.person_rows" if named else "")
+                    f"{one.unit}: one person, as the ledger knows people, counts as {rows} rows "
+                    f"here, and everybody is priced as {one.most}. Leave out all but {one.most} of "
+                    "them, or raise data.person_rows"
                 )
             if one.summed:
-                summed, size = [*summed, number], size + one.most * one.units * changed
+                summed, size = [*summed, number], size + one.most * one.units
             else:
-                found.add(((number,), one.most * changed))
+                found.add(((number,), one.most))
         if summed:
             found.add((tuple(sorted(summed)), size))
     return frozenset(found)

@@ -18,14 +18,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
-from operator import or_
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sordino.base.errors import LedgerError, ResumeError
 from sordino.base.siphash import stacked
@@ -34,21 +31,9 @@ from sordino.privacy.chain import OUTSIDE, RECORDS, SEAL
 from sordino.privacy.event import Event
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import store
-from sordino.privacy.records.classes import (
-    Class,
-    Numbers,
-    Pool,
-    bridged,
-    closed,
-    frozen,
-    histories,
-    joined,
-    of_rows_alike,
-)
-from sordino.privacy.records.group import CLIENT, ENTITY, LABEL, PERSON, SAMPLE
-from sordino.privacy.records.identity import Membership, Places, Records, Words, groups, membership
+from sordino.privacy.records.classes import Class, Pool, bridged, closed, frozen, histories
+from sordino.privacy.records.identity import Places, Records, Words, groups, membership
 from sordino.privacy.records.price import (
-    MIXED,
     Burden,
     Prices,
     contains,
@@ -57,7 +42,7 @@ from sordino.privacy.records.price import (
     own_of,
     since,
 )
-from sordino.privacy.records.store import Index, Set, connected
+from sordino.privacy.records.store import Index, Set
 
 # Theory of operation
 #
@@ -65,8 +50,11 @@ from sordino.privacy.records.store import Index, Set, connected
 #
 #     row, person   what data holds. A row becomes keyed digests (of all its values, of its
 #                   features, of all but the label), a person one.
-#     entity        all rows and persons that digests or links say are one. Two that turn out to
-#                   be one are merged; an entity is never split.
+#     entity        all that digests say is one: a person, where runs name them, or a row where they
+#                   do not. A row is known with its person or without: of rows that a run names, the
+#                   ledger keeps only that they are a person's (``Class.named``), and refuses runs
+#                   that come with the one after the other. Two entities that turn out to be one are
+#                   merged; an entity is never split.
 #     class         a history. Entities with equal histories share one, so that ten million entities
 #                   need some hundreds of classes.
 #     set           a unit of a run: some client's examples, the labels of a stream. A charge is
@@ -95,9 +83,9 @@ from sordino.privacy.records.store import Index, Set, connected
 #   in two of its sets change nothing for it;
 # * rows with one digest are one entity, though they may be two;
 # * with too many classes the nearest are merged into one that covers both (``classes.coarser``);
-# * who joins two entities (a link, a person) adds their counts, and their sizes where one run may
-#   have used both at once (``classes.joined``);
-# * rows that were used before anybody named persons have no bound for persons (:data:`MIXED`).
+# * two entities that turn out to be one have the counts of both;
+# * a whole client has no bound once its records were in other releases than its own
+#   (``group.of_client``).
 #
 # Nothing here lowers a history, and no operation takes a note of the chain back. So a wrong merge
 # costs budget and never privacy. tests/privacy/test_people.py compares with a book that keeps every
@@ -173,21 +161,11 @@ def open_sets(
             store.put_set(db, Set(number, name, records.kind, True, counts, (run,)))
             fresh[number] = records
         if fresh:
-            opening = int(store.meta(db, "openings"))
-            store.put_meta(db, "openings", str(opening + 1))
             before, pool = store.index(db), Pool(store.classes(db)[0])
             index = _counted(ledger, sets, before, pool)
-            runs = {one.number: one.runs for one in sets.values()}
-            opened = _Opening([*fresh], [*fresh.values()], opening, pool, apart, runs)
-            rows = stacked(opened.rows)
-            index, owners, same = store.found(index, rows, pool.blank)
-            _count_equal(ledger, index, same, pool)
-            index = opened.entered(_merged(index, same, pool, bridged), owners)
-            for number, records in fresh.items():
-                if records.kind == CLIENT and records.people is None:
-                    entities = np.unique(index.rows.find(records.rows[:, 0]))
-                    if equal := len(records.rows) - len(entities):
-                        store.put_equal_rows(db, number, equal)
+            # of persons no later run asks for the rows in a ledger of one run, and rows that look
+            # the same would show
+            index = _entered(ledger, index, pool, fresh, rows_too=not apart)
             _keep(ledger, index, before, pool, ledger.head()[0])
     return {unit: names[name] for unit, name in members.items()}
 
@@ -210,16 +188,11 @@ def recognised(ledger: Ledger, records: Records) -> tuple[int, int]:
     if not store.knows_records(db) or not store.meta(db, "key"):
         return 0, 0
     index, own = store.index(db), records.under(_key(db, ledger))
-    known = _found(index.rows, own.rows)
-    if own.people is not None:
-        known |= _found(index.people, own.people)
+    known = np.zeros(len(own.rows), bool)
+    for book, words in ((index.rows, own.rows), (index.people, own.people)):
+        if words is not None:
+            known |= (book.find(words.reshape(-1)) >= 0).reshape(words.shape).any(axis=1)
     return int(known.sum()), len(np.unique(index.rows.owners))
-
-
-def _found(book: store.Book, words: Words) -> npt.NDArray[np.bool_]:
-    """Tell of each row of words (n, w) whether any of them is in the book."""
-    there = (book.find(words.reshape(-1)) >= 0).reshape(words.shape)
-    return np.asarray(there.any(axis=1))
 
 
 def _set_name(ledger: Ledger, sets: Mapping[str, Set], name: str, run: str, *, known: bool) -> str:
@@ -299,31 +272,6 @@ def open_runs(ledger: Ledger) -> list[str]:
     return list(dict.fromkeys(run for one in store.sets(db) for run in one.runs))
 
 
-def link(ledger: Ledger, one: Words, other: Words) -> int:
-    """Say that rows ``one[i]`` and ``other[i]`` (n, 2 m) are one person; how many were joined.
-
-    Rows that are several times in ``other`` are as many rows of their person.
-    """
-    with ledger.transaction() as db:
-        ledger.refuse_changed_records()
-        store.prepare(db)
-        key = _key(db, ledger)
-        before, pool = store.index(db), Pool(store.classes(db)[0])
-        rows = Records("", SAMPLE, stacked([one, other])).under(key).rows
-        index, owners, same = store.found(before, rows, pool.blank)
-        _count_equal(ledger, index, same, pool)
-        index = _merged(index, same, pool, bridged)
-        pairs = np.stack([owners[: len(one)], owners[len(one) :]], axis=1)
-        index = _alike(
-            index, pairs[:, 1], other, pool, {each.number: each for each in store.sets(db)}
-        )
-        together = _together(pairs[pairs[:, 0] != pairs[:, 1]])
-        index = _merged(index, together, pool, joined)
-        book = index.rows.led(together, len(index.classes))
-        _keep(ledger, replace(index, rows=book), before, pool)
-    return sum(map(len, together.values()))
-
-
 def _counted(ledger: Ledger, sets: Mapping[str, Set], index: Index, pool: Pool) -> Index:
     """The index once charges on sets that no run made are in the histories of their records.
 
@@ -357,140 +305,80 @@ def _counted(ledger: Ledger, sets: Mapping[str, Set], index: Index, pool: Pool) 
     return replace(index, classes=np.array(numbers, np.uint32)[index.classes])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Opening:
-    """Sets that are opened together; the key is kept ``apart`` of the ledger of one run, which
-    others see; ``runs`` hold the sets that are open already.
-    """
-
-    numbers: Sequence[int]
-    records: Sequence[Records]
-    opening: int
-    pool: Pool
-    apart: bool
-    runs: Mapping[int, tuple[str, ...]]
-
-    @property
-    def named(self) -> list[bool]:
-        """Which of the sets name the person of each row."""
-        return [records.people is not None for records in self.records]
-
-    @property
-    def rows(self) -> list[Words]:
-        """The rows of each set."""
-        # No later run asks for the rows of persons there, and rows that look the same would show.
-        shown = slice(0 if self.apart and all(self.named) else None)
-        return [one.rows[shown] for one in self.records]
-
-    def entered(self, index: Index, owners: Places) -> Index:
-        """The index with everybody in the classes that follow; ``owners`` are the entities of all
-        rows.
-        """
-        pool, records = self.pool, self.records
-        at = np.repeat(np.arange(len(records)), list(map(len, self.rows)))
-        classes, named = index.classes.copy(), np.array(self.named, bool)[at]
-        nameless = classes[owners[~named]]
-        self._refuse_nameless(nameless, classes[index.people.owners])
-        self._lose(classes, self._whose(nameless, index.people.owners, classes))
-        index = replace(index, classes=classes)
-        if any(self.named):
-            loose = np.array([one.loose for one in pool.classes])[classes]
-            whose = stacked([one.people for one in records if one.people is not None])
-            person = pool.put(Class(person=True))
-            index, people, same = store.found(index, whose, person, people=True)
-            index = _merged(index, same, pool, bridged)
-            classes = index.classes.copy()
-            many = [0 if one.people is None else len(one.people) for one in records]
-            places = np.repeat(np.arange(len(records)), many)
-            if len(owners):
-                self._lose(classes, people[loose[owners[named]]])
-            self._move(classes, self._membership(people, places, people))
-        if len(owners):
-            names = people if all(self.named) else owners
-            self._move(classes, self._membership(owners, at, names), by_rows=True)
-        return replace(index, classes=classes)
-
-    def _lose(self, classes: Numbers, people: npt.NDArray[np.integer[Any]]) -> None:
-        """Give these persons a history without a bound; in place."""
-        mixed, pool = np.unique(people), self.pool
-        lost = np.arange(len(pool.classes), dtype=np.uint32)
-        for number in np.unique(classes[mixed]).tolist():
-            one = pool.classes[number]
-            counts = one.counts + Counter({(MIXED, SAMPLE, 1): 1})
-            lost[number] = pool.put(replace(one, frozen=frozen(counts)))
-        classes[mixed] = lost[classes[mixed]]
-
-    def _whose(self, nameless: Numbers, people: Numbers, classes: Numbers) -> Numbers:
-        """Return the persons whose rows these may be that were used with their persons alone until
-        now, and are used without: no table says it, so all that were in a run with one of them.
-        """
-        found = (self.pool.classes[number] for number in np.unique(nameless).tolist())
-        runs = reduce(or_, (one.runs for one in found), 0)
-        there = [number for number, one in enumerate(self.pool.classes) if one.runs & runs]
-        return people[np.isin(classes[people], there)]
-
-    def _refuse_nameless(self, rows: Numbers, people: Numbers) -> None:
-        """Refuse rows without persons that another run holds for their persons; classes of both.
-
-        It would not be known how many of a person's rows are charged, so nothing would be held
-        against what the other run promised.
-
-        Raises:
-            LedgerError: naming the runs.
-        """
-        held, named = (
-            {each for number in np.unique(part).tolist() for each in self.pool.classes[number].sets}
-            for part in (rows, people)
-        )
-        if runs := sorted({run for each in held & named for run in self.runs[each]}):
-            raise LedgerError(
-                f"rows of this run are held open by run {', '.join(runs)}, which promises a budget "
-                "to the persons in them (data.person, data.entity), and this run does not name "
-                "them: name them, or finish that run first, or end it with `sordino ledger end`"
-            )
-
-    def _membership(self, entity: Places, at: Places, names: Places) -> Membership:
-        """Return who is in which set, by how many rows; where all rows under a name have one price
-        (streams that name entities, persons who are clipped), by how many of these ``names``.
-        """
-        sets, kinds = len(self.records), (ENTITY, LABEL, PERSON)
-        if all(self.named):
-            several = int(names.max(initial=0)) + 1
-            once = np.array([one.kind in kinds for one in self.records])[at]
-            codes = np.unique((entity[once] * sets + at[once]) * several + names[once]) // several
-            who, where = np.divmod(codes, sets)
-            entity = np.concatenate([entity[~once], who])
-            at = np.concatenate([at[~once], where])
-        return membership(entity, at, sets)
-
-    def _move(self, classes: Numbers, found: Membership, *, by_rows: bool = False) -> None:
-        """Entities to the classes that they have once they are in these sets, too; in place."""
-        pool, patterns = self.pool, len(found.pairs)
-        while True:
-            codes = classes[found.entities].astype(np.int64) * patterns + found.patterns
-            distinct, places = np.unique(codes, return_inverse=True)
-            if len(distinct) <= 4 * max(MOST_CLASSES, patterns) or not pool.halve(classes):
-                break
-        fresh = np.empty(len(distinct), np.uint32)
-        for i, code in enumerate(distinct.tolist()):
-            old, pairs = pool.classes[code // patterns], found.pairs[code % patterns]
-            fresh[i] = pool.put(
-                replace(
-                    old,
-                    live=old.live | groups(pairs, self.numbers, self.records, old.person, by_rows),
-                    loose=old.loose or any(self.records[at].people is None for at, _ in pairs),
-                    runs=old.runs | 1 << self.opening,
-                )
-            )
-        classes[found.entities] = fresh[places]
-
-
-def _merged(
-    index: Index,
-    together: Mapping[int, Sequence[int]],
-    pool: Pool,
-    by: Callable[[Class, Class], Class],
+def _entered(
+    ledger: Ledger, index: Index, pool: Pool, fresh: Mapping[int, Records], *, rows_too: bool
 ) -> Index:
+    """The index with everybody in the classes that follow, once these sets are open, by number.
+
+    Raises:
+        LedgerError: for rows that are known with their persons, and come without; or the other way
+            round.
+    """
+    records = [*fresh.values()]
+    people = [one.people for one in records if one.people is not None]
+    if (named := bool(people)) and len(people) < len(records):
+        raise LedgerError(
+            "some of this run's rows name persons (data.person, data.entity), and others do not: "
+            "name the persons of all of them"
+        )
+    if rows_too or not named:
+        index, who = _known(index, pool, [one.rows for one in records])
+        rows = [pool.classes[number] for number in np.unique(index.classes[who]).tolist()]
+        _refuse_other_names(ledger, rows, named)
+        if named:
+            index.classes[who] = pool.put(Class(named=True))
+    if named:
+        index, who = _known(index, pool, people, people=True)
+    classes = index.classes
+    at = np.repeat(np.arange(len(records)), [len(one.rows) for one in records])
+    found = membership(who, at, len(records))
+    patterns = len(found.pairs)
+    while True:
+        codes = classes[found.entities].astype(np.int64) * patterns + found.patterns
+        distinct, places = np.unique(codes, return_inverse=True)
+        if len(distinct) <= 4 * max(MOST_CLASSES, patterns) or not pool.halve(classes):
+            break
+    moved = np.empty(len(distinct), np.uint32)
+    for i, code in enumerate(distinct.tolist()):
+        old, pairs = pool.classes[code // patterns], found.pairs[code % patterns]
+        more = groups(pairs, [*fresh], records, old.person)
+        moved[i] = pool.put(replace(old, live=old.live | more))
+    classes[found.entities] = moved[places]
+    return index
+
+
+def _known(
+    index: Index, pool: Pool, words: Sequence[Words], *, people: bool = False
+) -> tuple[Index, Places]:
+    """(The index with these rows or persons, whose classes may be written, the entity of each.)"""
+    new = pool.put(Class(person=people, named=people))
+    index, who, same = store.found(index, stacked(words), new, people=people)
+    index = _merged(index, same, pool)
+    return replace(index, classes=index.classes.copy()), who
+
+
+def _refuse_other_names(ledger: Ledger, rows: Sequence[Class], named: bool) -> None:
+    """Refuse rows, of these classes, that runs knew by their persons alone, or without them.
+
+    Raises:
+        LedgerError: with the remedy.
+    """
+    other = "give privacy.ledger another folder, where what was spent here does not count"
+    if not named and any(one.named for one in rows):
+        raise LedgerError(
+            f"{ledger.path}: this ledger knows rows of this run by their persons (data.person, "
+            "data.entity), and this run does not name them: how many rows are one person's would "
+            f"not be known. Name them as the runs before, or {other}"
+        )
+    if named and any(one.person or one.live or one.most for one in rows):
+        raise LedgerError(
+            f"{ledger.path}: rows of this run were used without data.person or data.entity before, "
+            "and how many of them were one person's is not known. Leave out the persons' names, "
+            f"and promise it to rows, or {other}"
+        )
+
+
+def _merged(index: Index, together: Mapping[int, Sequence[int]], pool: Pool) -> Index:
     """The index once each of these entities is the others, too, to which nothing leads then."""
     if not together:
         return index
@@ -498,77 +386,10 @@ def _merged(
     for first, others in together.items():
         own = tuple(sorted(classes[[first, *others]].tolist()))
         if own not in known:
-            known[own] = pool.put(reduce(by, (pool.classes[number] for number in own)))
+            known[own] = pool.put(reduce(bridged, (pool.classes[number] for number in own)))
         classes[first] = known[own]
         classes[others] = pool.blank
     return replace(index, classes=classes)
-
-
-def _alike(
-    index: Index, owners: Places, words: Words, pool: Pool, sets: Mapping[int, Set]
-) -> Index:
-    """Return the index where entities of several rows are persons with so many."""
-    many = np.bincount(owners, minlength=1)
-    alike = np.zeros(len(many), bool)
-    for column in words.T:
-        _, at, times = np.unique(column, return_inverse=True, return_counts=True)
-        alike[owners[times[at] > 1]] = True
-    classes = index.classes.copy()
-    # a person who was linked before is more than rows that look alike; but where some do, they may
-    # have been linked as one each, by an earlier version or before the files had more of them
-    fresh = np.array([not one.person for one in pool.classes])[classes[owners]]
-    rows = np.where(fresh | alike[owners], many[owners], 1)
-    for count in np.unique(rows[rows > 1]).tolist():
-        entities = np.unique(owners[rows == count])
-        for number in np.unique(index.classes[entities]).tolist():
-            raised = of_rows_alike(pool.classes[number], count, lambda each: sets[each].kind)
-            own = entities[index.classes[entities] == number]
-            classes[own] = pool.put(raised)
-    return replace(index, classes=classes)
-
-
-def _count_equal(
-    ledger: Ledger, index: Index, together: Mapping[int, Sequence[int]], pool: Pool
-) -> None:
-    """Write of whole clients how many more of their rows are equal once these rows are one each.
-
-    Who was in a set that is closed is not known: all rows count whose histories hold its charges.
-    """
-    db, classes = ledger.connection, index.classes
-    merged = Counter(
-        tuple(sorted(classes[[first, *others]].tolist())) for first, others in together.items()
-    )
-    used = {number for numbers in merged for number in numbers}
-    for client in store.sets(db) if merged else ():
-        if client.kind != CLIENT:
-            continue
-        spent = ledger.spent(client.unit)
-        there = {
-            number
-            for number in used
-            if not (one := pool.classes[number]).owned
-            and (
-                client.number in one.sets
-                or (not client.live and any(contains(way, CLIENT, spent) for way in one.several))
-            )
-        }
-        more = sum(
-            times * max(sum(number in there for number in numbers) - 1, 0)
-            for numbers, times in merged.items()
-        )
-        if more:
-            store.put_equal_rows(db, client.number, store.equal_rows(db, client.number) + more)
-
-
-def _together(pairs: npt.NDArray[np.int64]) -> dict[int, list[int]]:
-    """Entities that hang together by these pairs: the first, and the others."""
-    nodes, at = np.unique(pairs, return_inverse=True)
-    one, other = at.reshape(-1, 2).T
-    labels = connected(one, other, len(nodes))
-    found: dict[int, list[int]] = {}
-    for label, node in zip(labels.tolist(), nodes.tolist(), strict=True):
-        found.setdefault(label, []).append(node)
-    return {first: others for first, *others in found.values()}
 
 
 def _keep(ledger: Ledger, index: Index, before: Index, pool: Pool, counted: int = 0) -> None:

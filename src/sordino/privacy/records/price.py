@@ -59,15 +59,9 @@ from sordino.privacy.records.store import Set
 K = TypeVar("K")
 T = TypeVar("T")
 Seen = Callable[[int, Collection[Group], bool], frozenset[int]]
-Shared = Sequence[tuple[Sequence[Counts], int]]
-"""Histories, of which records have one, it is not known which; and how many records these are."""
 _TUNED = re.compile("[0-9a-f]{16}/(public$|tune/)")  # keys of a tuning
 SHOWN = 16
 """Histories of a set that are priced one by one; more are merged into ones that cover them."""
-MIXED = NonPrivate(
-    reason="rows were used before without data.person, so nobody knows how many of them were one "
-    "person's"
-)
 
 
 def since(ledger: Ledger, sets: Mapping[int, Set], until: int | None = None) -> Totals:
@@ -91,7 +85,7 @@ class _Tables:
     """The tables in memory, as of one version of them.
 
     Attributes:
-        classes: of each set, with the number of entities in each.
+        classes: of each set.
         ways: of each set, by the groups that its classes are in and whether they are persons, what
             is frozen of these classes, and counts that cover all of that.
         totals: of the sets, as the ledger is now.
@@ -100,7 +94,7 @@ class _Tables:
     version: str = ""
     sets: dict[int, Set] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
-    classes: dict[int, list[tuple[Class, int]]] = field(default_factory=dict)
+    classes: dict[int, list[Class]] = field(default_factory=dict)
     ways: dict[int, dict[tuple[frozenset[Group], bool], tuple[list[Counts], Counts]]] = field(
         default_factory=dict
     )
@@ -112,7 +106,7 @@ class _Tables:
         """Return the ways to be in a set."""
         if number not in self.ways:
             alike: dict[tuple[frozenset[Group], bool], list[Counts]] = {}
-            for one, _ in self.classes.get(number, ()):
+            for one in self.classes.get(number, ()):
                 alike.setdefault((one.live, one.person), []).extend(one.several)
             self.ways[number] = {key: (each, reduce(or_, each)) for key, each in alike.items()}
         return self.ways[number]
@@ -182,7 +176,7 @@ class Prices:
                 )
         own = {tables.numbers[unit]: budget for unit, budget in budgets.items()}
         seen = self._seen(own)
-        sharing = [one.sets for number in own for one, _ in tables.classes.get(number, ())]
+        sharing = [one.sets for number in own for one in tables.classes.get(number, ())]
         for number in sorted({*own}.union(*sharing)):
             unit = tables.sets[number].unit
             if number in own:
@@ -332,7 +326,7 @@ class Prices:
         kind, left = tables.sets[number].kind, list[int | None]()
         seen = self._seen({tables.numbers[name]: budgets[name] for name in events})
         shares: dict[tuple[Group, ...], list[tuple[frozenset[Budget], Class, frozenset[int]]]] = {}
-        for one, _ in tables.classes.get(number, ()):
+        for one in tables.classes.get(number, ()):
             own_view = seen(number, one.live, one.person)
             instead = {
                 each for sets, _ in one.live if number in sets and not one.person for each in sets
@@ -376,7 +370,7 @@ class Prices:
                 found[unit] = (Burden(spent, (((places[number],), 1),)),)
                 continue
             shares: dict[tuple[Group, ...], list[Counts]] = {}
-            for one, _ in tables.classes.get(number, ()):
+            for one in tables.classes.get(number, ()):
                 view = seen(number, one.live, one.person)
                 known = histories(one, tables.totals, view)
                 shares.setdefault(_charged(one, places, view), []).extend(known)
@@ -422,10 +416,11 @@ class Prices:
         totals = tables.totals if until is None else since(self.ledger, tables.sets, until)
         seen = self._seen({}) if seen is None else seen
         known = [
-            (histories(each, totals, seen(number, each.live, each.person)), size)
-            for each, size in tables.classes.get(number, ())
+            found
+            for each in tables.classes.get(number, ())
+            for found in histories(each, totals, seen(number, each.live, each.person))
         ]
-        return bound(one.kind, own, known, equal=store.equal_rows(self.ledger.connection, number))
+        return bound(one.kind, own, known)
 
     def _now(self) -> _Tables:
         """Return the tables as they are, with all that other processes have booked."""
@@ -439,9 +434,9 @@ class Prices:
             self.ledger.refuse_changed_records()
             sets = {one.number: one for one in store.sets(db, live=True)}
             tables = _Tables(version, sets, {one.unit: one.number for one in sets.values()})
-            for one, size in zip(*store.classes(db), strict=True):
-                for number in () if one.owned else one.sets:
-                    tables.classes.setdefault(number, []).append((one, size))
+            for one in store.classes(db)[0]:
+                for number in one.sets:
+                    tables.classes.setdefault(number, []).append(one)
             self._tables = tables
         self._tables.totals = since(self.ledger, self._tables.sets)
         return self._tables
@@ -515,33 +510,29 @@ def bounds(ledger: Ledger, late: Callable[[], None] = lambda: None) -> dict[str,
     # a ledger of one run, which others see, does not say how many records are in a class
     unsaid = not store.meta(db, "key")
     known = [
-        (one, histories(one, totals), max(size, 1))
+        (one, histories(one, totals))
         for one, size in zip(*store.classes(db), strict=True)
-        if (size or (unsaid and (one.sets or one.frozen))) and not one.owned
+        if size or (unsaid and (one.sets or one.frozen))
     ]
-    alike: dict[tuple[str, int | None, Spent, Spent, int], tuple[Spent, ...]] = {}
+    alike: dict[tuple[str, int | None, Spent, Spent], tuple[Spent, ...]] = {}
     found = {}
     for one in sets.values():
         own = own_of(ledger, one.unit) if one.kind == CLIENT else ledger.spent(one.unit)
-        spent, equal = ledger.spent(one.unit), store.equal_rows(db, one.number)
-        key = one.kind, one.number if one.live else None, own, spent, equal
+        spent = ledger.spent(one.unit)
+        key = one.kind, one.number if one.live else None, own, spent
         if key not in alike:
             late()
             if one.live:
                 among = [
-                    (histories(each, totals, {one.number}), size)
-                    for each, _, size in known
+                    way
+                    for each, _ in known
                     if one.number in each.sets
+                    for way in histories(each, totals, {one.number})
                 ]
             else:
                 inside = partial(contains, kind=one.kind, own=spent)
-                among = [
-                    (found_in, size)
-                    for _, several, size in known
-                    if (found_in := [*filter(inside, several)])
-                ]
-            most = SHOWN if len(alike) < SHOWN else 1
-            alike[key] = bound(one.kind, own, among, most, equal) or (own,)
+                among = [way for _, several in known for way in filter(inside, several)]
+            alike[key] = bound(one.kind, own, among, SHOWN if len(alike) < SHOWN else 1) or (own,)
         found[one.unit] = alike[key]
     return found
 
@@ -581,14 +572,9 @@ def contains(counts: Counts, kind: str, own: Spent) -> bool:
 
 
 def bound(
-    kind: str, own: Spent, among: Shared, at_most: int = SHOWN, equal: int = 0
+    kind: str, own: Spent, among: Sequence[Counts], at_most: int = SHOWN
 ) -> tuple[Spent, ...]:
-    """Return histories that bound records of this kind, which share those in ``among``; of a client
-    with so many ``equal`` rows beside those that are counted there, each with one of these.
-    """
+    """Return histories that bound records of this kind, which have those in ``among``."""
     if kind == CLIENT:
-        shared = [(reduce(or_, each), size) for each, size in among]
-        rest = [(reduce(or_, (counts for counts, _ in shared)), equal)] if equal and shared else []
-        return (of_client(own, shared + rest),)
-    known = [counts for each, _ in among for counts in each]
-    return tuple(translated(one, kind) for one in maximal(known, at_most))
+        return (of_client(own, among),)
+    return tuple(translated(one, kind) for one in maximal(among, at_most))

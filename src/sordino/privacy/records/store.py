@@ -187,7 +187,7 @@ def prepare(db: sqlite3.Connection, *, apart: bool = False) -> None:
         apart: whether the key is kept elsewhere: then none stands here.
     """
     key = "" if apart else secrets.token_hex(KEY)
-    fresh = {"key": key, "version": "0", "openings": "0"}
+    fresh = {"key": key, "version": "0"}
     db.executemany("INSERT OR IGNORE INTO record_meta VALUES (?, ?)", fresh.items())
 
 
@@ -204,17 +204,6 @@ def meta(db: sqlite3.Connection, name: str) -> str:
 def put_meta(db: sqlite3.Connection, name: str, value: str) -> None:
     """Another value."""
     db.execute("INSERT OR REPLACE INTO record_meta VALUES (?, ?)", (name, value))
-
-
-def equal_rows(db: sqlite3.Connection, number: int) -> int:
-    """Return how many rows of a whole client are the same entities as other rows of it."""
-    found = db.execute("SELECT value FROM record_meta WHERE name = ?", (f"equal {number}",))
-    return sum(int(value) for (value,) in found)
-
-
-def put_equal_rows(db: sqlite3.Connection, number: int, count: int) -> None:
-    """Write how many these are."""
-    put_meta(db, f"equal {number}", str(count))
 
 
 def knows_records(db: sqlite3.Connection) -> bool:
@@ -304,12 +293,16 @@ def put_set(db: sqlite3.Connection, one: Set) -> None:
 
 
 def classes(db: sqlite3.Connection) -> tuple[list[Class], list[int]]:
-    """All classes by number, and how many entities each has."""
+    """All classes by number, and how many entities each has.
+
+    The column ``loose`` is 0 of persons that runs name, and of their rows, which have no history of
+    their own; versions before kept one.
+    """
     events = {
         number: decode(text) for number, text in db.execute("SELECT id, event FROM record_events")
     }
     found, sizes = [], []
-    for _, size, person, loose, runs, kept, live in db.execute(
+    for _, size, person, loose, _, kept, live in db.execute(
         "SELECT * FROM record_classes ORDER BY id"
     ):
         rows = json.loads(kept)
@@ -322,7 +315,8 @@ def classes(db: sqlite3.Connection) -> tuple[list[Class], list[int]]:
             for part in ([rows] if one_way else rows)
         )
         groups = frozenset((tuple(numbers), each) for numbers, each in json.loads(live))
-        found.append(Class(sure, groups, bool(person), bool(loose), int(runs, 16), tuple(ways)))
+        own = Class(sure, groups, bool(person), not loose, tuple(ways))
+        found.append(own if person or loose else Class(named=True))
         sizes.append(int(size))
     return found, sizes
 
@@ -330,7 +324,8 @@ def classes(db: sqlite3.Connection) -> tuple[list[Class], list[int]]:
 def put_classes(db: sqlite3.Connection, wanted: Sequence[Class], sizes: Sequence[int]) -> None:
     """Write all classes anew.
 
-    Of one with several ways its column has the part that is sure first, and then each way.
+    Of one with several ways its column has the part that is sure first, and then each way. ``runs``
+    is empty, which versions before do not read: they would take rows of persons for new ones.
     """
     events: dict[Event, int] = {
         decode(text): number for number, text in db.execute("SELECT id, event FROM record_events")
@@ -354,8 +349,8 @@ def put_classes(db: sqlite3.Connection, wanted: Sequence[Class], sizes: Sequence
                 number,
                 size,
                 int(one.person),
-                int(one.loose),
-                f"{one.runs:x}",
+                int(not one.named),
+                "",
                 json.dumps([*map(rows, (one.frozen, *one.ways))] if one.ways else rows(one.frozen)),
                 json.dumps(sorted([list(numbers), each] for numbers, each in one.live)),
             )
