@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,15 @@ from sordino.network import transport as transports
 from sordino.network.kit import Agreed
 from sordino.network.transport import Lost
 
-DIMENSION, PROCESSES, MIB = 7850, 4, 1024
+DIMENSION, PROCESSES = 7850, 4
 SITES, UPDATES, IDLE = 100, 20_000, 1000
 PATIENCE = 120.0
 """Seconds in which all idle sites must have come, and stay."""
 
 
 def served(sites: int, updates: int, *, idle: bool) -> tuple[float, float, float]:
-    """Return updates a second of wall time, of the server's processor time, and its memory in MiB:
-    of the run, without the page at its end. Idle sites are asked and say nothing.
+    """Return updates a second of wall time, of the server's processor time, and its memory in MB,
+    at its largest, from its start to the page at its end. Idle sites are asked and say nothing.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "study.toml"
@@ -87,12 +88,12 @@ def _site(index: int, folder: Path, idle: bool) -> None:
 
 
 def _used(process: subprocess.Popen[bytes]) -> tuple[float, float]:
-    """Return processor seconds and MiB at most, so far."""
+    """Return processor seconds and MB at most, so far."""
     about = Path(f"/proc/{process.pid}")
     ticks = (about / "stat").read_text().rpartition(")")[2].split()[11:13]
     most = re.search(r"VmHWM:\s+(\d+)", (about / "status").read_text())
     assert most is not None
-    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"), int(most[1]) / MIB
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"), int(most[1]) * 1024 / 1e6
 
 
 def _busy(process: subprocess.Popen[bytes], log: Path, updates: int) -> tuple[float, float, float]:
@@ -106,6 +107,10 @@ def _busy(process: subprocess.Popen[bytes], log: Path, updates: int) -> tuple[fl
         if last and (not seen or seen[-1][0] < last):
             used, most = _used(process)
             seen.append((last, time.monotonic(), used))
+    with suppress(AssertionError):  # it ends between two looks
+        while process.poll() is None:
+            most = _used(process)[1]
+            time.sleep(0.05)
     (first, begun, before), (last, ended, after) = seen[1], seen[-1]
     return (last - first) / (ended - begun), (last - first) / (after - before), most
 
@@ -123,8 +128,8 @@ def measure() -> list[dict[str, Any]]:
     *_, idle = served(IDLE, 10_000, idle=True)
     rows = (
         (f"updates a second: {SITES} sites of 31 KB, made-up answers", rate, ">= 900", rate >= 900),
-        (f"MiB of a server of {SITES} sites of 31 KB", busy, "<= 400", busy <= 400),
-        (f"MiB of a server of {IDLE} idle sites", idle, "<= 1000", idle <= 1000),
+        (f"MB of a server of {SITES} sites of 31 KB", busy, "< 400", busy < 400),
+        (f"MB of a server of {IDLE} idle sites", idle, "< 1000", idle < 1000),
     )
     return [
         {

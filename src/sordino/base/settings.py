@@ -25,6 +25,7 @@ happens.
 from __future__ import annotations
 
 import ctypes
+import gc
 import random
 import threading
 import warnings
@@ -151,12 +152,17 @@ def filled_memory() -> Iterator[None]:
         _deterministic.fill_uninitialized_memory = fill
 
 
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # malloc.h
-_ALLOCATOR = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, 1 << 30), (_M_TOP_PAD, 64 << 20))
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -2, -3, -4  # malloc.h
+_TRAINS = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, 1 << 30), (_M_TOP_PAD, 64 << 20))
+_WAITS = ((_M_MMAP_THRESHOLD, 1 << 20),)
 
 
-def tune() -> bool:
-    """Apply the settings; may be called again. Returns whether the C library took them all."""
+def tune(*, trains: bool = True) -> bool:
+    """Set how the C library allocates; may be called again. Returns whether it took all of that.
+
+    Who trains keeps what was freed, for the next step. Who waits for others hands large arrays back
+    at once: else glibc keeps twice the largest that was freed, for each of its threads.
+    """
     try:
         library = ctypes.CDLL(None)
         library.gnu_get_libc_version  # noqa: B018  (other C libraries have a mallopt of another meaning)
@@ -164,7 +170,7 @@ def tune() -> bool:
     except (OSError, AttributeError, TypeError):
         return False
     mallopt.argtypes, mallopt.restype = (ctypes.c_int, ctypes.c_int), ctypes.c_int
-    taken = [mallopt(option, value) == 1 for option, value in _ALLOCATOR]
+    taken = [mallopt(option, value) == 1 for option, value in (_TRAINS if trains else _WAITS)]
     return all(taken)
 
 
@@ -174,5 +180,6 @@ def give_back() -> None:
     What starts a server or a site (reading kit and study, building objects) needs tens of megabytes
     for a moment; without this they stay with the process for as long as it waits for rounds.
     """
+    gc.collect()  # models that were built to find prices, connections that have ended
     with suppress(OSError, AttributeError):  # another C library, as musl
         ctypes.CDLL(None).malloc_trim(0)

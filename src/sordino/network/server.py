@@ -9,7 +9,6 @@ what reached the server.
 from __future__ import annotations
 
 import datetime as dt
-import gc
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -25,7 +24,7 @@ import numpy as np
 
 from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.base.files import GIB, read_below, readable
-from sordino.base.settings import give_back
+from sordino.base.settings import give_back, tune
 from sordino.core import regimes
 from sordino.core.files import locked, replace_file
 from sordino.core.prepared import PreparedRun, PrepareRun
@@ -123,6 +122,7 @@ def serve(
     """
     if within is not None and not within > 0:
         raise StudyError(f"--answer-within: it must be positive; got {within}")
+    tune(trains=False)
     agreed, run = Agreed(folder), out or folder / RUN
     agreement = agreed.agreement
     certificates.refuse_other_authority(folder, "server.pem")
@@ -332,7 +332,6 @@ class ServerRun:
             )
             kernel = self._kernel(world, moment, watcher, session)
             del moment  # it holds the first model
-            gc.collect()  # models that were built to find prices
             give_back()
             try:
                 done = kernel.run()
@@ -342,6 +341,8 @@ class ServerRun:
                     kernel.journal.destroy()
                 raise
             session.bye(_bye(done, world.hands_out), FAREWELL)
+        del session, kernel
+        give_back()  # before the page is drawn
         return done
 
     def _owed(self, world: ServerSide[Any], site: int, after: int) -> Iterable[tuple[int, Event]]:

@@ -87,13 +87,13 @@ class Side:
         length = high - low + 1
         padded = _fast_length(max(length, size))
         half = np.fft.rfft(self.masses, padded)
-        half = half**count
-        whole = np.real(
-            np.fft.ifft(np.concatenate([half, half[1 : (padded + 1) // 2][::-1].conj()]))
-        )
+        half **= count
+        whole = np.concatenate([half, half[1 : (padded + 1) // 2][::-1].conj()])
+        del half  # each is some megabytes
+        whole = np.fft.ifft(whole)
         infinite = _TAIL - math.expm1(count * math.log1p(-self.infinite))
         lowest = self.lowest * count + low
-        return Side(self.grid, lowest, np.roll(whole, -low)[:length].copy(), infinite)
+        return Side(self.grid, lowest, np.roll(whole.real, -low)[:length].copy(), infinite)
 
     def compose(self, other: Side) -> Side:
         """Both losses together."""

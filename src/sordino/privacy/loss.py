@@ -254,7 +254,7 @@ def _grid(steps: Steps, share: float) -> float | None:
     return 2.0 ** math.floor(math.log2(min(max(wanted, affordable), _LARGEST_GRID)))
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=1)  # asked for one epsilon after another
 def _composed(steps: Steps, share: float) -> Losses | None:
     """The distribution of the loss of all steps together; None without a useful grid."""
     grid = _grid(steps, share)
