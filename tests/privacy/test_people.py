@@ -29,7 +29,7 @@ from sordino.privacy import (
     accountant,
 )
 from sordino.privacy.chain import BEGIN
-from sordino.privacy.records import Records, bounds, burdens, close_sets
+from sordino.privacy.records import Records, bounds, burdens, close_sets, people
 from sordino.privacy.records.group import grouped, of_rows
 
 STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.5))
@@ -254,6 +254,33 @@ def test_a_row_is_known_with_its_person_or_without(ended: bool, tmp_path: Path) 
                 (unit,) = ledgers.names
                 times = {"a": 1, "b": 2}[unit]
                 assert ledgers.epsilon(unit, 1e-5, "rdp") == epsilon((OTHER, times))
+
+
+def test_classes_of_persons_and_of_rows_never_become_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row's history went with the mark of rows that have persons, once classes were merged."""
+    monkeypatch.setattr(people, "MOST_CLASSES", 4)
+    named, bare = of("n", 101, 102, people=[7, 8]), [of(f"{i}", i) for i in range(12)]
+    with LedgerSession.for_data(tmp_path, "named", [named]) as ledgers:
+        booked(ledgers, "n", OTHER, 1)
+        ledgers.finish()
+    for run in ("one", "two"):
+        with LedgerSession.for_data(tmp_path, run, bare) as ledgers:
+            for i in range(12):
+                booked(ledgers, f"{i}", STEP, i + 1)
+            ledgers.finish()
+    with LedgerSession.for_data(tmp_path, "three", bare) as ledgers:
+        for i in range(12):
+            assert ledgers.epsilon(f"{i}", 1e-5, "rdp") >= epsilon((STEP, 2 * i + 2))
+        ledgers.finish()
+    for i in range(12):
+        with pytest.raises(LedgerError, match="were used without"):
+            LedgerSession.for_data(tmp_path, "four", [of("a", i, people=[i])])
+    with pytest.raises(LedgerError, match="does not name them"):
+        LedgerSession.for_data(tmp_path, "four", [of("a", 101)])
+    with LedgerSession.for_data(tmp_path, "five", [named]) as ledgers:
+        assert ledgers.epsilon("n", 1e-5, "rdp") == epsilon((OTHER, 1))
 
 
 def test_raw_releases_are_never_forgotten(tmp_path: Path) -> None:

@@ -80,6 +80,11 @@ class Class:
     ways: tuple[Frozen, ...] = ()
 
     @property
+    def kind(self) -> tuple[bool, bool]:
+        """Whether it is a person, a row of one, or a row without."""
+        return self.person, self.named
+
+    @property
     def counts(self) -> Counts:
         """The frozen part."""
         return Counter(dict(self.frozen))
@@ -230,14 +235,19 @@ def bridged(one: Class, other: Class) -> Class:
 def coarser(classes: Sequence[Class], most_classes: int) -> tuple[list[Class], list[int]]:
     """At most so many classes that cover these, and the place of each among them.
 
-    The nearest are merged first.
+    The nearest are merged first, and persons, their rows and other rows never with each other: what
+    a row's class says of its name would be lost. So each of these may keep one class.
     """
     if len(classes) <= most_classes:
         return list(classes), list(range(len(classes)))
     order = sorted(range(len(classes)), key=lambda i: _place(classes[i]))
     parts: list[tuple[Class, list[int]]] = [(classes[i], [i]) for i in order]
     while len(parts) > most_classes:
-        gaps = sorted(range(len(parts) - 1), key=lambda i: _distance(parts[i][0], parts[i + 1][0]))
+        pairs = [(parts[i][0], parts[i + 1][0]) for i in range(len(parts) - 1)]
+        alike = [i for i, (one, other) in enumerate(pairs) if one.kind == other.kind]
+        if not alike:
+            break
+        gaps = sorted(alike, key=lambda i: _distance(*pairs[i]))
         taken: set[int] = set()
         for i in gaps:
             if len(taken) // 2 >= len(parts) - most_classes:
@@ -254,13 +264,12 @@ def coarser(classes: Sequence[Class], most_classes: int) -> tuple[list[Class], l
     return [one for one, _ in parts], places
 
 
-def _place(of: Class) -> tuple[bool, list[Group], float]:
-    return of.person, sorted(of.live), weight(of.most)
+def _place(of: Class) -> tuple[tuple[bool, bool], list[Group], float]:
+    return of.kind, sorted(of.live), weight(of.most)
 
 
 def _distance(one: Class, other: Class) -> tuple[int, float]:
-    strange = (one.person != other.person) * 2 + (one.live != other.live)
-    return strange, abs(weight(one.most) - weight(other.most))
+    return one.live != other.live, abs(weight(one.most) - weight(other.most))
 
 
 def weight(counts: Counts) -> float:
@@ -329,9 +338,9 @@ class Pool:
         False if nothing can be merged.
         """
         used = np.unique(classes)
-        if len(used) < 2:
-            return False
         merged, places = coarser([self.classes[i] for i in used.tolist()], len(used) // 2)
+        if len(merged) == len(used):
+            return False
         fresh = np.zeros(len(self.classes), np.uint32)
         fresh[used] = [self.put(merged[place]) for place in places]
         classes[:] = fresh[classes]
