@@ -121,7 +121,11 @@ def test_a_run_over_shared_rows_ends_in_order_and_keeps_what_it_promised(
         min(one, planned.steps or 10**9) for one in told["payable"]
     ]
     assert "budget" in outcome.why
-    assert verify(tmp_path / "run").problems == []
+    for place in ("run", "kept"):  # the ledger showed each client's own charges alone
+        verdict = verify(tmp_path / place)
+        assert verdict.problems == []
+        shown = sorted(unit.epsilon for unit in verdict.ledgers[0].units)
+        assert shown == pytest.approx(result(tmp_path / "run")["spent"])
 
 
 def test_a_run_whose_promise_was_exceeded_is_found(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -277,3 +278,18 @@ def test_a_row_of_nobody_is_refused(tmp_path: Path) -> None:
         load("own", file=Path(found["file"]), how=ReadOptions(client_column="client"))
     with pytest.raises(DataError, match=r"row 1 .* has no client"):
         store((X, Y, owners.tolist()), tmp_path, {})
+
+
+@pytest.mark.parametrize("make", [dict, pandas.DataFrame])
+@pytest.mark.parametrize("gap", ["NaN", "sNaN"])
+def test_a_decimal_that_is_no_number_is_a_gap(make: Any, gap: str, tmp_path: Path) -> None:
+    table = make({"a": [Decimal(gap), Decimal("1.5")], "label": [0, 1]})
+    assert read(store(table, tmp_path, {}))["a"].to_list() == [None, 1.5]
+
+
+def test_persons_that_a_fraction_has_rounded_are_refused(tmp_path: Path) -> None:
+    """Where 2^53 is the first, no other number shows that 2^53 + 1 was rounded to it."""
+    table = {"a": [1.0, 2.0, 3.0], "label": [0, 1, 1], "who": [2**53, 2**53 + 1, 1.5]}
+    place = Path(store(table, tmp_path, {})["file"])
+    with pytest.raises(DataError, match=r"row 0 .* has the person .* which was rounded"):
+        load("own", file=place, how=ReadOptions(person="who"))

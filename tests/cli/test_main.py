@@ -56,6 +56,23 @@ def test_what_the_system_refuses_is_one_message_with_the_place(
         cli.main()
 
 
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA out of memory. Tried")])
+def test_no_memory_left_is_one_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    def exhausted() -> None:
+        raise error
+
+    cli.add_companions()
+    monkeypatch.setattr(cli, "app", exhausted)
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 1
+    said = capsys.readouterr().err
+    assert said.startswith("sordino: no memory is left on this machine")
+    assert said.count("\n") == 1
+
+
 SMALL = (
     "data.clients=3",
     "budget.rounds=2",

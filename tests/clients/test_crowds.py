@@ -217,6 +217,20 @@ def test_words_and_persons_are_those_of_the_source(tmp_path: Path) -> None:
     assert federation(mapped_too).names == ("c0", "c1", "c2")
 
 
+def test_mapped_rows_keep_the_persons_rows_of_their_conversion(tmp_path: Path) -> None:
+    """The words said that the study named no column of clients, and it did."""
+    rows = "\n".join(f"{i / 8},{i % 2},c{i // 8},p{i // 2}" for i in range(24))
+    (tmp_path / "rows.csv").write_text(f"a,label,client,who\n{rows}\n")
+    text = STUDY.format(file="rows.csv", clients=3, rate=0.5)
+    text = text.replace('test = "file"', 'person = "who"\nperson_rows = 2')
+    (tmp_path / "study.toml").write_text(text)
+    converted(read(tmp_path / "study.toml"), tmp_path / "rows.mapped")
+    text = text.replace("rows.csv", "rows.mapped").replace("person_rows = 2", "person_rows = 1")
+    (tmp_path / "mapped.toml").write_text(text)
+    with pytest.raises(StudyError, match="person_rows = 1 leaves rows out, and mapped rows stay"):
+        federation(read(tmp_path / "mapped.toml"))
+
+
 def test_the_command_says_what_to_write(tmp_path: Path) -> None:
     files(tmp_path, 30)
     done = sordino(tmp_path, "data", "convert", "study.toml", "rows.mapped")

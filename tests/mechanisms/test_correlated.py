@@ -257,6 +257,13 @@ def test_what_no_grid_carries_is_refused() -> None:
         Correlation(kind="blt", separation=0, passes=1)
 
 
+def test_the_noise_of_very_many_steps_is_known_without_room_for_them() -> None:
+    """A plan of 1e10 steps ended in a MemoryError."""
+    noise, steps = Correlation(kind="banded", separation=5, passes=1), 10**10
+    each = noise.moved(1.0, 0.0) / noise.column(5).sum()
+    assert noise.together(steps) == pytest.approx(each * math.sqrt(steps), rel=1e-6)
+
+
 def test_one_batch_is_independent_noise() -> None:
     """With b = 1 a band of one: C = 1."""
     correlation = Correlation(kind="banded", separation=1, passes=9)

@@ -67,6 +67,112 @@ def test_the_documented_mechanism_keeps_its_contract_and_runs(
             MECHANISMS.forget(name)
 
 
+CAREFUL = """
+from dataclasses import dataclass
+from typing import Literal
+import torch
+from sordino.extend.mechanisms import Gaussian, Noise, add_gaussian, shortened
+
+failed = []
+
+class Careful(Noise):
+    kind: Literal["careful"] = "careful"
+    call: str = ""
+    most: float = 0.0
+
+    def make(self, asked):
+        return Made(self, asked.clip, asked.noise_multiplier)
+
+@dataclass(frozen=True)
+class Made:
+    table: Careful
+    clip: float
+    noise_multiplier: float
+    measure = "own"
+    margin = 0.99
+
+    @property
+    def vector_multiplier(self):
+        return self.noise_multiplier
+
+    def tried(self, call, rows):
+        if call == self.table.call and rows.norm() > self.table.most and rows.min() != rows.max():
+            failed.append(call)
+            raise SystemExit("long")
+
+    def norms(self, rows):
+        self.tried("norms", rows)
+        return rows.double().norm(dim=1).nan_to_num(nan=torch.inf)
+
+    def event(self):
+        return Gaussian(noise_multiplier=self.noise_multiplier)
+
+    def scaled(self, clip, noise_multiplier):
+        return Made(self.table, clip, noise_multiplier)
+
+    def bounded(self, vector):
+        self.tried("bounded", vector)
+        return shortened(vector, float(vector.double().norm()), self.clip)
+
+    def release_counted(self, total, excess, rng):
+        sigma = self.noise_multiplier
+        return add_gaussian(total, rng, clip=self.clip, noise_multiplier=sigma), None
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        ("norms", ['method={name="dp-sgd", learning_rate=1.0, tau=1}']),
+        (
+            "bounded",
+            [
+                'method={name="dp-fedavg"}',
+                'privacy={unit="client", epsilon=4.0, delta=0.01, clip=0.2, sampling_rate=0.9}',
+            ],
+        ),
+    ],
+)
+def test_a_contribution_on_which_a_mechanism_fails_adds_nothing_and_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, told: list[str]
+) -> None:
+    """The run ended in the step in which that row was drawn."""
+    (tmp_path / "careful.py").write_text(CAREFUL)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("careful", None)
+
+    def played(most: float) -> list[object]:
+        table = f'privacy.mechanism={{kind="careful:Careful", call="{call}", most={most}}}'
+        asked = study(tmp_path, *told, table)
+        done = session.begin(asked, tmp_path / f"{most}", lambda _: None, lambda _: None)
+        return [done.rounds, done.epsilon]
+
+    try:
+        before = played(1e9)
+        assert played(0.0) == before
+        assert len(set(sys.modules["careful"].failed)) == 1
+    finally:
+        del sys.modules["careful"]
+        MECHANISMS.forget("careful")
+
+
+def test_a_mechanism_that_takes_no_row_is_refused_before_a_charge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = CAREFUL.replace("norm(dim=1)", "norm()")
+    (tmp_path / "careless.py").write_text(source.replace("Careful", "Careless"))
+    monkeypatch.syspath_prepend(tmp_path)
+    asked = study(
+        tmp_path, 'method={name="dp-sgd"}', 'privacy.mechanism={kind="careless:Careless"}'
+    )
+    try:
+        with pytest.raises(StudyError, match=r"norms gave .* tensor of shape \(1,\) for a row of"):
+            session.begin(asked, tmp_path / "run", lambda _: None, lambda _: None)
+    finally:
+        del sys.modules["careless"]
+        MECHANISMS.forget("careful")
+
+
 @pytest.mark.parametrize(
     ("mechanism", "message"),
     [

@@ -401,4 +401,7 @@ def test_an_edge_refuses_a_task_without_the_agreed_clip(tmp_path: Path) -> None:
     for clip, named in ((1.0, None), (None, "its clip is None"), (2.0, "its clip is 2.0")):
         why = site.inner.regime.objection(0, Compute(task=1, version=0, weights=weights, clip=clip))
         assert (why is None) if named is None else (why or "").startswith(named)
+    for task in (0, 2**39):  # which no ledger can number
+        asked = Compute(task=task, version=0, weights=weights, clip=1.0)
+        assert (site.inner.regime.objection(0, asked) or "").startswith("it is task")
     site.ledgers.close()

@@ -183,6 +183,20 @@ def test_own_code_that_fails_on_a_client_ends_no_run(which: str) -> None:
     assert not answer.delta.any()
 
 
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't")])
+def test_a_machine_without_memory_is_no_client_that_adds_nothing(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(MeanGradient, "of", fails)
+    one = client(proximal=0.1)
+    asked = task(one)
+    with pytest.raises(type(error)):
+        one.answer(asked, paid(one, asked))
+
+
 def test_price_is_one_sampled_gaussian_and_work_waits_for_it() -> None:
     one = client()
     asked = task(one)

@@ -14,6 +14,7 @@ from permitted import permits
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.message import Train
+from sordino.core import regimes
 from sordino.mechanisms.gaussian import CountedGaussian, Gaussian, Single
 from sordino.mechanisms.haar.basis import Basis
 from sordino.mechanisms.haar.gaussian import HaarGaussian
@@ -166,6 +167,19 @@ def test_a_schedule_is_checked_to_its_end_when_a_study_is_read(tmp_path: Path) -
     case = (name, method, [*changes, "method.clip_decay=1e42"])
     with pytest.raises(StudyError, match=r"privacy\.clip times 1e-21.*'dynamic-dp-sgd' in round 2"):
         study_of(case, tmp_path)
+
+
+@pytest.mark.parametrize(("method", "clip"), [("dp-sgd", 1e-12), ("dynamic-dp-sgd", 2e-12)])
+def test_a_bound_that_is_too_small_for_a_layer_is_refused_by_the_plan(
+    tmp_path: Path, method: str, clip: float
+) -> None:
+    """The run was refused in its first round, or in a later one."""
+    name, told, changes = METHODS[method]
+    layers = 'privacy.mechanism={kind="gaussian", clipping="per-layer"}'
+    made = [*changes, 'model={name="mlp"}', f"privacy.clip={clip}", layers]
+    study = study_of((name, told, made), tmp_path)
+    with pytest.raises(StudyError, match=r"\(in a round 1.*\) / sqrt\(4 parameters\) must be"):
+        regimes.plan(study)
 
 
 def test_a_bound_that_follows_releases_stays_where_it_is_proven() -> None:

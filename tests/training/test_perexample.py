@@ -22,6 +22,7 @@ from sordino.training.loss import cross_entropy, loss_for
 from sordino.training.perexample import ClippedSum, MeanGradient
 from sordino.training.perexample.clipping import MARGIN
 from sordino.training.perexample.plan import compiled
+from sordino.training.perexample.sums import Paths
 
 N, CLASSES = 7, 4
 
@@ -370,7 +371,7 @@ def test_micro_batches_give_the_same_sum() -> None:
     kernel = ClippedSum(flat, cross_entropy)
     plan = compiled(flat, tuple(x.shape[1:]))
     assert plan is not None
-    kernel._paths._fast[tuple(x.shape[1:]), True] = replace(plan, most=3)
+    kernel._paths._fast[tuple(x.shape[1:]), x.dtype] = replace(plan, most=3)
     kernel(x, y, 0.5, parts)
     assert torch.allclose(whole, parts, atol=1e-12)
 
@@ -447,3 +448,10 @@ def test_works_on_a_gpu() -> None:
     out = torch.empty(flat.dim, dtype=torch.float64, device="cuda")
     ClippedSum(flat, cross_entropy)(x, y, 1.0, out)
     assert float(out.norm()) <= 5.0
+
+
+def test_inputs_of_another_type_take_a_path_of_their_own() -> None:
+    """Truth values that came first had all tokens after them go one by one."""
+    paths = Paths(Flat(nn.Sequential(nn.Embedding(9, 4), nn.Flatten())), cross_entropy)
+    assert paths.find(torch.zeros(2, 3, dtype=torch.bool)) is None
+    assert paths.find(torch.zeros(2, 3, dtype=torch.int64)) is not None

@@ -239,14 +239,13 @@ def _by_name(columns: Iterable[tuple[object, Any]]) -> dict[str, Any]:
 
 
 def _of_pandas(column: Any) -> Any:
-    """A column as numpy has it, or as a list with None for what is missing."""
+    """A column as numpy has it, or as a list of cells."""
     if getattr(column, "ndim", 1) != 1:
         raise DataError("two columns have the same name; rename one")
     values = column.to_numpy()
     if values.dtype.kind in "biuf":
         return values
-    there = column.notna().to_numpy()
-    return [each if known else None for each, known in zip(column.tolist(), there, strict=True)]
+    return column.tolist()
 
 
 def _of_hugging_face(data: Any, label: str, image: str) -> polars.DataFrame | Arrays:
@@ -528,6 +527,8 @@ def _cell(value: Any, row: int, what: str) -> bool | int | float | str | None:
     if value is None or type(value).__name__ in ("NAType", "NaTType"):  # of pandas
         return None
     if isinstance(value, Decimal):
+        if value.is_nan():
+            return None
         exact = value.copy_abs() < _MOST and value == value.to_integral_value()
         value = int(value) if exact else float(value)
     if isinstance(value, bool):

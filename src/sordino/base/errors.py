@@ -110,3 +110,12 @@ class DiskFull(SordinoError):
 
 class ResumeError(SordinoError):
     """A run folder whose parts do not belong together."""
+
+
+def no_memory(error: BaseException) -> bool:
+    """Tell whether an error says that this machine has no memory left: torch's have no type of
+    their own on a processor. No record has caused it, so it is not passed over as a record's is.
+    """
+    words = ("out of memory", "DefaultCPUAllocator")
+    torch_says = isinstance(error, RuntimeError) and any(each in str(error) for each in words)
+    return isinstance(error, MemoryError) or torch_says

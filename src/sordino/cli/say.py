@@ -26,6 +26,7 @@ from sordino.base.errors import (
     LedgerError,
     SordinoError,
     StudyError,
+    no_memory,
 )
 from sordino.base.files import FULL
 
@@ -210,6 +211,13 @@ def _failure(error: BaseException) -> tuple[str, int] | None:
             f"{said}. The study names this code; with {DEBUG}=1 the same command shows the "
             "traceback",
             2,
+        )
+    if no_memory(error) and not traceback:
+        return (
+            "no memory is left on this machine; what a run has saved is whole. Free some, or "
+            "choose a smaller model or batch, then go on with --resume where a run had begun; with "
+            f"{DEBUG}=1 the same command shows the traceback",
+            1,
         )
     if not isinstance(error, OSError):
         return None

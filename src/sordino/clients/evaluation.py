@@ -96,7 +96,13 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
         else None,
     )
     if wanted.person_rows is not None:
-        found = replace(found, train=_capped(found.train, wanted.person_rows))
+        train = _capped(found.train, wanted.person_rows)
+        if found.train.blocks is not None and train is not found.train:
+            raise StudyError(
+                f"{wanted.file}: data.person_rows = {wanted.person_rows} leaves rows out, and "
+                "mapped rows stay where they are. Set it when you convert the source, or raise it"
+            )
+        found = replace(found, train=train)
         if study.pays_to_test:  # a count of right answers changes by one for a person
             assert found.test.people is not None
             kept = first_rows(found.test.people[:, 0], 1)

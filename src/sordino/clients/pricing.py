@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -104,18 +104,21 @@ def samplings(asked: Schedule, unit: str, batches: int | None = None) -> dict[st
     """Return the noise multiplier that a unit's planned steps need, by how batches come about: as
     Poisson samples ("poisson"), and in passes of about 1 / q batches, or of ``batches`` ("passes").
     "correlated" is that of independent noise which adds up over all steps to as much as correlated
-    noise in these passes. Nothing where charges differ.
+    noise in these passes. Nothing where charges differ, or a pass has too many batches.
     """
-    from sordino.mechanisms.correlated import Correlation
+    from sordino.mechanisms.correlated import LONGEST_BAND, LONGEST_MATRIX, Correlation
 
     noisy, budget, steps = asked.noisy[unit], asked.budgets[unit], asked.wanted(unit)
     if asked.staged or math.isinf(budget.epsilon):
         return {}
     count = batches or noisy.batches or max(round(1.0 / noisy.sampling_rate), 1)
+    if count > LONGEST_MATRIX:
+        return {}
     rate = noisy.sampling_rate if batches is None else 1.0 / batches
     drawn = msgspec.structs.replace(noisy, batches=None, sampling_rate=rate).calibrated(budget)
     ordered = msgspec.structs.replace(noisy, batches=count).calibrated(budget)
-    noise = Correlation(kind="banded", separation=count, passes=-(-steps // count))
+    kind: Literal["banded", "blt"] = "banded" if count <= LONGEST_BAND else "blt"
+    noise = Correlation(kind=kind, separation=count, passes=-(-steps // count))
     share = noise.together(steps) / math.sqrt(steps)
     return {"poisson": drawn, "passes": ordered, "correlated": ordered * share}
 

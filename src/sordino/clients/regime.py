@@ -36,6 +36,7 @@ from sordino.core.plan import Disk, Plan, Schedule
 from sordino.core.prepared import Affordable, PreparedRun
 from sordino.core.regimes import Regime
 from sordino.core.statements import Paragraph
+from sordino.mechanisms.gaussian import checked_clip
 from sordino.privacy.budget import left_out
 from sordino.privacy.rounding import epsilon_text
 from sordino.training.outline import MAPPED, Outline, outline
@@ -244,7 +245,19 @@ class HorizontalRegime(Regime[H]):
         Args:
             trial: has public examples, by which the mechanism may be shaped.
         """
-        return study.privacy.mechanism.made(self.request(study, sizes, trial))
+        asked = self.request(study, sizes, trial)
+        made = study.privacy.mechanism.made(asked)
+        for clip in {asked.clip, *self.clips(study, asked.dimension)}:
+            made.scaled(clip, made.noise_multiplier)  # each kind knows its bounds
+            if made.measure == "layers":
+                layers = len(asked.parameters)  # at most
+                place = f"privacy.clip (in a round {clip:g}) / sqrt({layers} parameters)"
+                checked_clip(clip / math.sqrt(layers), place)
+        return made
+
+    def clips(self, study: H, dimension: int) -> Sequence[float]:
+        """Return C of all tasks, as far as a schedule sets it; for a model of this dimension."""
+        return ()
 
     def request(self, study: H, sizes: Sequence[int], trial: Trial) -> NoiseRequest:
         """Return the terms that this mechanism is made for."""

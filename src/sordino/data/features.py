@@ -44,7 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.base.entropy import Seeded
-from sordino.base.errors import StudyError
+from sordino.base.errors import StudyError, no_memory
 from sordino.base.files import cache_folder, fresh_below, own_folder, trusted
 from sordino.base.registry import Registry, Section, foreign
 from sordino.data.dataset import Dataset
@@ -248,7 +248,9 @@ def _fill(found: Examples, front: FrontEnd, x: Examples) -> bool:
     try:
         with np.errstate(all="ignore"):
             features = given(one, x, found.shape[1:])
-    except (Exception, SystemExit):  # a user's front end may raise anything
+    except (Exception, SystemExit) as error:  # a user's front end may raise anything
+        if no_memory(error) and not foreign(front):
+            raise
         return False
     if features.dtype != found.dtype or not np.isfinite(features).all():
         return False

@@ -314,8 +314,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def refuse_nobody(values: npt.NDArray[Any], role: str, place: str) -> None:
-    """Refuse a row of nobody, a NaN where it says whose it is, and numbers beyond 2^53 that are
-    rounded, by a fraction in their column or by more than 64 bits: two may be one.
+    """Refuse a row of nobody, a NaN where it says whose it is, and numbers from 2^53 on that
+    are rounded, by a fraction in their column or by more than 64 bits: two may be one.
 
     Raises:
         DataError: with the first such row.
@@ -327,7 +327,7 @@ def refuse_nobody(values: npt.NDArray[Any], role: str, place: str) -> None:
         raise DataError(
             f"{place}: row {int(bad[0])} (the first is 0) has no {role} (data.{role}); drop the row"
         )
-    if values.dtype.kind == "f" and (bad := np.flatnonzero(np.abs(values) > 2**53)).size:
+    if values.dtype.kind == "f" and (bad := np.flatnonzero(np.abs(values) >= 2**53)).size:
         raise DataError(
             f"{place}: row {int(bad[0])} (the first is 0) has the {role} {values[bad[0]]}, which "
             f"was rounded, as others may have been to the same; make them text (data.{role})"

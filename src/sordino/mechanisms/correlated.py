@@ -87,8 +87,10 @@ LONGEST_MATRIX = 2**17
 """Steps after which a matrix begins anew, however long a run is."""
 SLACK = 2.0
 """Steps of the grid by which rounding f may move a number."""
-MOST_ROOT, MOST_BUFFERED = 64.0, 128.0
-"""What c_1 + c_2 + ... may come to at most; up to there f is computed as well as SLACK says."""
+LONGEST_BAND, MOST_BUFFERED = 3318, 128.0
+"""Up to there f is computed as well as SLACK says: batches of a pass of banded noise, for which c_1
++ c_2 + ... comes to 64, and what it may come to with buffers.
+"""
 
 _SHARE = 2.0**-14  # of C, what sqrt(d) steps of the grid come to at most, if s allows it
 _FINE, _FINEST = 2.0**-20, 2.0**-32
@@ -126,7 +128,7 @@ class Correlation:
                 f"privacy.batches must be from 1 to {LONGEST_MATRIX}, and passes at least 1; got "
                 f"{self.separation} and {self.passes} passes"
             )
-        if self.kind == "banded" and _root(self.separation)[1:].sum() > MOST_ROOT:
+        if self.kind == "banded" and self.separation > LONGEST_BAND:
             raise StudyError(
                 f"privacy.batches = {self.separation} is more than banded noise can be computed "
                 "for: set privacy.correlation = 'blt', whose memory does not grow"
@@ -390,14 +392,19 @@ def _spread(correlation: Correlation) -> float:
 
 @lru_cache(maxsize=256)
 def _together(correlation: Correlation, steps: int) -> float:
-    """Deviation of the sum of so many zetas, in units of s: matrices that begin anew add up."""
-    each = min(correlation.steps or steps, steps)
+    """Deviation of the sum of so many zetas, in units of s: matrices that begin anew add up, and
+    a band's later steps add what the last one of so many does.
+    """
+    each = min(correlation.steps or LONGEST_MATRIX, steps)
     reach = min(each, correlation.separation if correlation.steps is None else each)
     column, row = correlation.column(reach), np.zeros(each)
     for t in range(each):
         last = min(t, reach - 1)
         row[t] = float(t == 0) - float(column[1 : last + 1] @ row[t - last : t][::-1])
-    squares = np.cumsum(np.cumsum(row) ** 2)
+    sums = np.cumsum(row)
+    squares = np.cumsum(sums**2)
+    if correlation.steps is None:
+        return math.sqrt(float(squares[-1]) + (steps - each) * float(sums[-1]) ** 2)
     whole, rest = divmod(steps, each)
     return math.sqrt(whole * float(squares[-1]) + (float(squares[rest - 1]) if rest else 0.0))
 

@@ -59,6 +59,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
 from sordino.base.errors import StudyError
+from sordino.base.registry import foreign
 from sordino.privacy import event
 
 if TYPE_CHECKING:  # whoever only prices a release does not wait for torch
@@ -211,6 +212,19 @@ def shortened(
     if not norm <= LONGEST:
         return vector.new_zeros(vector.shape), False
     return (vector if norm <= clip * margin else vector * (clip * margin / norm)), norm <= clip
+
+
+def within(mechanism: Bounded, vector: Tensor) -> tuple[Tensor, bool]:
+    """What a mechanism makes of a contribution (d,); zeros, not within the bound, where one of
+    somebody's own fails on it: an error would tell of the contribution.
+    """
+    try:
+        found, inside = mechanism.bounded(vector)
+        return found.reshape(vector.shape), bool(inside)
+    except (Exception, SystemExit):  # a user's code may raise anything
+        if not foreign(mechanism):
+            raise
+        return vector.new_zeros(vector.shape), False
 
 
 def length(vector: Tensor) -> float:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from sordino.base.errors import StudyError
-from sordino.base.registry import Registry, Section
+from sordino.base.registry import Registry, Section, foreign
 from sordino.mechanisms.correlated import CorrelatedGaussian, Correlation
 from sordino.mechanisms.gaussian import COUNT_SHARE, Bounded, CountedGaussian, Gaussian, Measuring
 from sordino.privacy import event
@@ -140,7 +140,25 @@ class Noise(Section):
         told: object = found.event()
         if not isinstance(told, event.Event):
             raise MECHANISMS.wrong(self, "the event of what make gave", told, "a privacy event")
+        if foreign(found):
+            self._tried(found, asked.dimension)
         return found
+
+    def _tried(self, made: Bounded, dimension: int) -> None:
+        """Try somebody's own on a row of ones: later, a row on which it fails adds nothing, and
+        nobody is told.
+        """
+        import torch
+
+        row = torch.ones(1, dimension)
+        told: dict[str, tuple[object, tuple[int, ...]]]
+        told = {"bounded": (made.bounded(row[0])[0], (dimension,))}
+        if made.measure == "own" and isinstance(made, Measuring):
+            told["norms"] = made.norms(row), (1,)
+        for call, (given, shape) in told.items():
+            if not (isinstance(given, torch.Tensor) and given.shape == shape):
+                wanted = f"a tensor of shape {shape} for a row of {dimension} numbers"
+                raise MECHANISMS.wrong(self, call, given, wanted)
 
 
 MECHANISMS = Registry(

@@ -63,7 +63,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree
 
 from sordino.base import modules
-from sordino.base.errors import StudyError
+from sordino.base.errors import StudyError, no_memory
 from sordino.base.settings import filled_memory, own_code
 
 _LISTED = """
@@ -445,9 +445,21 @@ def one_by_one(graph: Graph, rows: Tensor, out: Tensor) -> Tensor:
     which it fails is left as it is: an error would tell of it.
     """
     for i in range(len(rows)):
-        with suppress(Exception):  # an operation may raise anything
+        with passed_over():
             out[i] = graph(rows[i : i + 1].clone())[0]
     return out
+
+
+@contextmanager
+def passed_over() -> Iterator[None]:
+    """Pass over what an operation raises on a row, which may be anything: an error would tell of
+    the row. That no memory is left tells of none, and is raised.
+    """
+    try:
+        yield
+    except Exception as error:
+        if no_memory(error):
+            raise
 
 
 @contextmanager

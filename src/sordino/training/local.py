@@ -29,11 +29,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.base.entropy import Entropy, over
-from sordino.base.errors import LocalProtocolError, StudyError
+from sordino.base.errors import LocalProtocolError, StudyError, no_memory
 from sordino.base.message import Contribution, Train, Update
 from sordino.base.registry import foreign
 from sordino.base.settings import own_code
-from sordino.mechanisms.gaussian import Bounded, Overclaimed, Tailed, length, shortened
+from sordino.mechanisms.gaussian import Bounded, Overclaimed, Tailed, length, shortened, within
 from sordino.privacy import Permits, PoissonSampled, Price, covers_round
 from sordino.training import plausible
 from sordino.training.client import Examples, ModelKernels, agreed, hidden, received
@@ -86,6 +86,8 @@ class LocalWork:
                 except (Exception, SystemExit) as error:  # a user's code may raise anything
                     if isinstance(error, StudyError) and not own:
                         raise  # of the study, and of no rows
+                    if no_memory(error) and not foreign(self.optimizer):
+                        raise
                     flat.weights.fill_(torch.nan)
         return flat.weights - start
 
@@ -170,7 +172,7 @@ class LocalClient(LocalWork):
     def answer(self, task: Train, permits: Permits) -> Contribution:
         self.shown(task, permits)
         moved = self.train(task)
-        bounded, inside = self._bound(task).bounded(moved)
+        bounded, inside = within(self._bound(task), moved)
         return Contribution(
             client=self.index,
             round=task.round,

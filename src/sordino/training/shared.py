@@ -23,7 +23,7 @@ from sordino.base.entropy import Entropy, drawable, over, raw
 from sordino.base.errors import LocalProtocolError
 from sordino.base.message import Masked, Train
 from sordino.base.residues import packed
-from sordino.mechanisms.gaussian import Bounded
+from sordino.mechanisms.gaussian import Bounded, within
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Permits, PoissonSampled, Price, covers_round
 from sordino.training.beside import Wants
@@ -125,7 +125,7 @@ class SummedLocalClient(LocalClient):
         coin = self.entropy.at("client", self.index, "round", task.round, "drawn")
         drawn = coin.random() < drawable(self.sampling_rate)
         if drawn or self.watched:
-            moved, _ = bound.bounded(self.train(task))
+            moved, _ = within(bound, self.train(task))
         else:
             moved = torch.from_numpy(task.weights)
         return self.part.message(moved if drawn else torch.zeros_like(moved), task.round, bound)

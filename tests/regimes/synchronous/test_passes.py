@@ -377,6 +377,14 @@ def test_a_plan_has_both_prices(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(("rate", "kinds"), [(2e-4, 3), (5e-6, 0)])
+def test_a_plan_of_rare_samples_needs_no_passes(tmp_path: Path, rate: float, kinds: int) -> None:
+    """It was refused, with advice about a correlation that the study did not have."""
+    text = STUDY.replace('sampling = "passes"\nbatches = 5', f"sampling_rate = {rate}")
+    study = study_of(tmp_path, text=text)
+    assert len(regimes.of(study).plan(study)[0].samplings) == kinds
+
+
 def prefix_deviation(bands: int, steps: int) -> float:
     """Of the sum of correlated noise, by dense matrices, in units of sigma C."""
     column = np.array([math.comb(2 * j, j) / 4.0**j for j in range(bands)])

@@ -32,6 +32,19 @@ class Looking(Bits):
     looks: ClassVar[bool] = True
 
 
+class Calm(Looking):
+    def active(self, shape, uniform, means):
+        found = means()
+        return (found > 0.3) | (found > 0.4).any(1)[:, None]
+
+
+class Careful(Calm):
+    def active(self, shape, uniform, means):
+        if means().max() > 0.4:
+            raise SystemExit("a large mean")
+        return super().active(shape, uniform, means)
+
+
 class Sometimes(Activation):
     def active(self, shape, uniform, means):
         return uniform() < 0.5
@@ -193,6 +206,15 @@ def test_an_activation_that_declares_it_is_refused_where_entities_are_promised_s
     with pytest.raises(StudyError, match="tells whether a party's mean feature is above"):
         play(folder, "method.activation=undeclared:Looking", unit="entity")
     play(folder, "method.activation=undeclared:Looking")
+
+
+def test_an_event_on_which_an_activation_fails_ends_nothing(folder: Path) -> None:
+    logs = []
+    for name in ("Calm", "Careful"):
+        play(folder, f"method.activation=undeclared:{name}", unit="none")
+        logs.append((folder / "run" / "model.safetensors").read_bytes())
+        shutil.rmtree(folder / "run")
+    assert logs[0] == logs[1]
 
 
 def test_what_declares_nothing_and_needs_nothing_runs(folder: Path) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -284,13 +284,14 @@ class _Verification:
         labels = {str(name): str(unit) for unit, name in units.items() if name != unit}
         labels |= ledger.labels()
         together = {} if terms is None else self.shared_histories(ledger)
+        stated = {} if terms is None else _stated(ledger, terms)
 
         def most_of(unit: str) -> float | None:
             if terms is None:
                 return None
             shared = (self.price(ledger, unit, terms, each) for each in together.get(unit, ()))
             most = self.most[ledger.path, unit] = max(
-                (self.epsilon_of(ledger, unit, terms), *shared)
+                (self.epsilon_of(ledger, unit, terms), *shared, stated.get(unit, 0.0))
             )
             return most
 
@@ -549,22 +550,43 @@ def _at_least(spent: Mapping[str, float], stated: Sequence[float]) -> dict[str, 
     return {unit: told for told, (unit, _) in zip(stated, own, strict=True)}
 
 
+def _sealed(begin: Row, seal: Row) -> list[tuple[str, Any, float]]:
+    """Return every client of a run, its name in the ledger, and what the seal says it had spent."""
+    units, each = mapping(begin.get("units")), below(seal, "spent", "each")
+    clients = sorted((unit for unit in units if unit != TEST), key=lambda one: (len(one), one))
+    if not isinstance(each, list) or len(clients) != len(each):
+        return []
+    return [(one, units[one], _number(spent)) for one, spent in zip(clients, each, strict=True)]
+
+
+def _stated(ledger: Ledger, terms: Terms) -> dict[str, float]:
+    """Return the most that runs with these terms had spent on each unit when they were sealed.
+
+    Where two clients with different epsilons hold a record, their run counts what both released;
+    the record's histories do not, once the run has ended.
+    """
+    found: dict[str, float] = {}
+    for seal in ledger.notes(SEAL):
+        begin = ledger.noted(BEGIN, seal.name)
+        with suppress(LedgerError):  # a note of a version that wrote another study
+            if begin is not None and _terms_of(begin)[1] == terms:
+                for _, name, spent in _sealed(begin.facts, seal.facts):
+                    found[str(name)] = max(spent, found.get(str(name), 0.0))
+    return found
+
+
 def _exceeded(begin: Row, seal: Row, privacy: Row) -> Iterator[str]:
     """Every client that was promised less than its records have spent when the run was sealed.
 
     What was promised stands in the note of the beginning, or, of versions before, in the study.
     """
-    units, each = mapping(begin.get("units")), below(seal, "spent", "each")
-    if not isinstance(each, list) or below(begin, "promise", "form") != "sound":
+    if below(begin, "promise", "form") != "sound":
         return
-    clients = sorted((unit for unit in units if unit != TEST), key=lambda one: (len(one), one))
     own, kept = privacy.get("epsilons"), begin.get(PROMISED)
-    if len(clients) != len(each):
-        return
-    for client, spent in zip(clients, map(_number, each), strict=True):
+    for client, name, spent in _sealed(begin, seal):
         index = client.removeprefix("client:")
         if isinstance(kept, dict):
-            found = kept.get(units[client])
+            found = kept.get(name)
             most = _number(found[0] if isinstance(found, list) and found else "inf")
         elif isinstance(own, list) and index.isdigit() and int(index) < len(own):
             most = _number(own[int(index)])

@@ -287,7 +287,8 @@ class Asynchronous(Rules[State]):
         """
         if not isinstance(task, Compute):
             return f"it asks for {type(task).__name__}, and edges are asked for gradients"
-        if task.task < 1 or not 0 <= task.version < self.terms.updates:
+        # the ledger holds no number above 2^40
+        if not (1 <= task.task < 2**39 and 0 <= task.version < self.terms.updates):
             return f"it is task {task.task} after update {task.version} of {self.terms.updates}"
         clip = self.stage(task.version).clip
         if task.clip != _finite(clip):

@@ -173,6 +173,10 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         """Return whether a mechanism bounds what edges send; the literal form has none."""
         return not study.method.literal
 
+    def clips(self, study: AsynchronousStudy, dimension: int) -> Sequence[float]:
+        """Return C of each stage."""
+        return [stage.clip for stage in _stages(study, terms(study, dimension))]
+
     def check(self, method: Method) -> None:
         """Hold a method against its contract: walk through its schedule."""
         check(method)

@@ -64,7 +64,7 @@ from sordino.base.residues import Residues, added, unpacked
 from sordino.clients.simulation import TrainingState
 from sordino.core.world import EncodedSnapshot, Summing
 from sordino.mechanisms.correlated import Memory, released
-from sordino.mechanisms.gaussian import Bounded, Learning
+from sordino.mechanisms.gaussian import Bounded, Learning, within
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Event, Gaussian, Permit, Permits, PoissonSampled, covers_round
 from sordino.regimes.synchronous.method import (
@@ -226,7 +226,7 @@ class PrivateSum:
 
 def _within(mechanism: Bounded, delta: Vector) -> Vector:
     """A contribution (d,): as it is within the bound, else shortened to it."""
-    shortened, inside = mechanism.bounded(torch.from_numpy(delta))
+    shortened, inside = within(mechanism, torch.from_numpy(delta))
     return delta if inside else shortened.numpy()
 
 

@@ -195,6 +195,10 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
             return made.scaled(gradient_clip(made, trial), made.noise_multiplier)
         return made
 
+    def clips(self, study: SynchronousStudy, dimension: int) -> Sequence[float]:
+        """Return C of each round's schedule."""
+        return [study.privacy.clip * clip for clip, _ in study.factors]
+
     def request(self, study: SynchronousStudy, sizes: Sequence[int], trial: Trial) -> NoiseRequest:
         """Return the terms that this mechanism is made for, with a count where one is released."""
         privacy, method, own = study.privacy, study.method, study.privacy.noise == "own"
@@ -316,8 +320,9 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         if self.may_choose(study):
             own, held = study.batches or max(round(1.0 / privacy.sampling_rate), 1), self.promised
             for count in sorted({*BATCHES_OF_A_PASS, own}):
-                if count <= steps:
-                    passes[count] = pricing.samplings(held(sized, sizes), unit, count)
+                found = pricing.samplings(held(sized, sizes), unit, count)
+                if count <= steps and found:
+                    passes[count] = found
         return Advice(cells, report.advised(sized, cells, noise, steps, passes))
 
     def check(self, method: Method) -> None:

@@ -50,7 +50,15 @@ from sordino.privacy import Allowance
 from sordino.regimes.vertical.method import Mask, OnlineMethod
 from sordino.regimes.vertical.plan import RAW_UPDATES, RequiredCharges, party_unit, released
 from sordino.training.flat import Flat, Slot
-from sordino.training.graph import Function, Named, one_by_one, pulled, scores_of, trained
+from sordino.training.graph import (
+    Function,
+    Named,
+    one_by_one,
+    passed_over,
+    pulled,
+    scores_of,
+    trained,
+)
 from sordino.training.loss import cross_entropy
 from sordino.training.perexample.plan import plain_layers
 from sordino.training.perexample.separable import alone
@@ -668,12 +676,10 @@ class PartyModule:
         graph = self.flat.graphs.of("gradient", self._gradient, rows[:1], back[:1])
         total = {name: torch.zeros(slot.shape) for name, slot in self._names.items()}
         for i in range(len(rows)):
-            try:
+            with passed_over():
                 found = graph(rows[i : i + 1].clone(), back[i : i + 1].clone())
-            except Exception:  # an operation may raise anything
-                continue
-            for name, gradient in found.items():
-                total[name] += gradient
+                for name, gradient in found.items():
+                    total[name] += gradient
         return list(total.values())
 
     def _gradient(

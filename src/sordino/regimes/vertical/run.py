@@ -365,7 +365,7 @@ class Events(RegimeRules[State], World[State]):
         self.activity = Activity(
             activation=method.activation, columns=split.columns, dropout=dropout, entropy=entropy
         )
-        self.activity.drawn(np.zeros((1, sum(split.features)), np.float32), 0, 1, BLOCK)
+        self.activity.asked(np.zeros((1, sum(split.features)), np.float32), 0, 1, BLOCK)
         mechanism, key = None, (0, 0)
         if self.promised is not None:
             mechanism = RandomisedResponse(epsilon=label_epsilon(study), classes=split.classes)

@@ -201,7 +201,27 @@ class Activity:
     entropy: Entropy
 
     def drawn(self, x: NDArray[np.float32], start: int, n: int, block: int) -> tuple[Mask, Mask]:
-        """Return active and silent parties (n, M) of ``n`` events of one block."""
+        """Return active and silent parties (n, M) of ``n`` events of one block, with their rows x.
+
+        An event on whose features somebody's own rule fails has all parties active: an error would
+        tell of it.
+        """
+        try:
+            active = self.asked(x, start, n, block)
+        except (Exception, SystemExit):  # a user's code may raise anything
+            if not (self.activation.looks and foreign(self.activation)):
+                raise
+            events = enumerate(np.split(x, n)) if n > 1 else ()
+            found = [self.drawn(each, start + i, 1, block)[0] for i, each in events]
+            active = np.concatenate(found) if found else np.ones((n, len(self.columns)), bool)
+        return active, ~active & self.silent(start, n, block)
+
+    def asked(self, x: NDArray[np.float32], start: int, n: int, block: int) -> Mask:
+        """Return what the rule says (n, M) of events.
+
+        Raises:
+            StudyError: if it is no such answer.
+        """
         parties = len(self.columns)
 
         def means() -> NDArray[np.float32]:
@@ -220,7 +240,7 @@ class Activity:
         shape = n, parties
         active: object = self.activation.active(shape, uniform, means)
         if isinstance(active, np.ndarray) and active.shape == shape and active.dtype == np.bool_:
-            return active, ~active & self.silent(start, n, block)
+            return active
         wanted = f"truth values of shape {shape}"
         raise ACTIVATIONS.wrong(self.activation, "active", active, wanted)
 

@@ -81,12 +81,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from sordino.base.errors import StudyError
+from sordino.base.registry import foreign
 from sordino.mechanisms.gaussian import Apart, Measuring, Shortening
 
 TOGETHER = 96
@@ -150,12 +152,18 @@ class Measured:
 
     @classmethod
     def by(cls, mechanism: Measuring, clip: float) -> Measured:
-        """The norm of a mechanism, which sees one row at a time."""
-        if isinstance(mechanism, Apart):
+        """The norm of a mechanism, which sees one row at a time; a row on which somebody's own
+        fails does not contribute.
+        """
+        if isinstance(mechanism, Apart) and not foreign(mechanism):
             return cls(clip, mechanism.norms, mechanism.margin)
 
         def norms(rows: Tensor) -> Tensor:
-            return torch.cat([mechanism.norms(row) for row in alone(rows)])
+            found = rows.new_full((len(rows),), math.inf, dtype=torch.float64)
+            for i, row in enumerate(alone(rows)):
+                with suppress(Exception, SystemExit):  # a user's code may raise anything
+                    found[i] = mechanism.norms(row)
+            return found
 
         return cls(clip, norms, mechanism.margin)
 
@@ -175,13 +183,20 @@ class Shortened:
 
     @classmethod
     def by(cls, mechanism: Shortening, clip: float) -> Shortened:
-        """The way of a mechanism, which sees one row at a time."""
-        if isinstance(mechanism, Apart):
+        """The way of a mechanism, which sees one row at a time; a row on which somebody's own
+        fails is zero.
+        """
+        if isinstance(mechanism, Apart) and not foreign(mechanism):
             return cls(clip, mechanism.shortened_rows)
 
         def shortened(rows: Tensor) -> tuple[Tensor, Tensor]:
-            found = [mechanism.shortened_rows(row) for row in alone(rows)]
-            return torch.cat([row for row, _ in found]), torch.cat([norm for _, norm in found])
+            short = torch.zeros_like(rows, dtype=torch.float64)
+            norms = rows.new_full((len(rows),), math.inf, dtype=torch.float64)
+            for i, row in enumerate(alone(rows)):
+                with suppress(Exception, SystemExit):  # a user's code may raise anything
+                    made, norm = mechanism.shortened_rows(row)
+                    norms[i], short[i] = norm, made
+            return short, norms
 
         return cls(clip, shortened)
 

@@ -28,8 +28,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sordino.base.errors import no_memory
 from sordino.training.flat import Flat, Slot
-from sordino.training.graph import Function, Graph, Named, pulled, scores_of, trained
+from sordino.training.graph import Function, Graph, Named, passed_over, pulled, scores_of, trained
 from sordino.training.loss import Loss
 from sordino.training.outline import MAPPED, RECORDED, Path
 from sordino.training.perexample.clipping import VECTOR
@@ -115,20 +116,17 @@ class OneByOne:
         return value.detach(), pulled(value, leaves)
 
     def _side_by_side(self, graph: Graph, x: Tensor, y: Tensor, places: Tensor) -> LossesAndRows:
-        try:
+        with passed_over():
             return self._mapped(graph, x, y)
-        except Exception:  # an operation may raise anything
-            losses, rows = self._room(len(x))
-            for each in (losses, *rows):
-                each.fill_(torch.nan)
+        losses, rows = self._room(len(x))
+        for each in (losses, *rows):
+            each.fill_(torch.nan)
         for i in places.tolist():
-            try:
+            with passed_over():
                 found, made = self._mapped(graph, _copies(x, i), _copies(y, i))
-            except Exception:
-                continue
-            losses[i] = found[i]
-            for into, each in zip(rows, made, strict=True):
-                into[i] = each[i]
+                losses[i] = found[i]
+                for into, each in zip(rows, made, strict=True):
+                    into[i] = each[i]
         return losses, rows
 
     def _mapped(self, graph: Graph, x: Tensor, y: Tensor) -> LossesAndRows:
@@ -150,7 +148,9 @@ class OneByOne:
                 losses[i], grads = graph(x[i].clone(), y[i].clone())
                 for slot, into in zip(self._flat.layout, rows, strict=True):
                     into[i].view(slot.stored).copy_(_stored(slot, grads[slot.name]))
-            except Exception:  # an operation may raise anything
+            except Exception as error:  # an operation may raise anything
+                if no_memory(error):
+                    raise
                 for each in (losses[i], *(into[i] for into in rows)):
                     each.fill_(torch.nan)
         return losses, rows

@@ -235,7 +235,7 @@ class Paths:
     def __init__(self, flat: Flat, loss: Loss) -> None:
         self.flat, self.loss = flat, loss
         self.slow = OneByOne(flat, loss)
-        self._fast: dict[tuple[tuple[int, ...], bool], Plan | None] = {}
+        self._fast: dict[tuple[tuple[int, ...], torch.dtype], Plan | None] = {}
         self._single = Single.of(flat, loss)
 
     def in_place(self, examples: Examples, chosen: Tensor) -> Single | None:
@@ -247,7 +247,7 @@ class Paths:
 
     def find(self, x: Tensor) -> Plan | None:
         """The fast path for batches like this one, or None where examples go one by one."""
-        key = tuple(x.shape[1:]), x.is_floating_point()
+        key = tuple(x.shape[1:]), x.dtype
         if key not in self._fast:
             tokens = x.dtype in (torch.int64, torch.int32)
             self._fast[key] = (
