@@ -124,7 +124,7 @@ def test_a_run_over_shared_rows_ends_in_order_and_keeps_what_it_promised(
     for place in ("run", "kept"):  # the ledger showed each client's own charges alone
         verdict = verify(tmp_path / place)
         assert verdict.problems == []
-        shown = sorted(unit.epsilon for unit in verdict.ledgers[0].units)
+        shown = sorted(unit.epsilon or 0.0 for unit in verdict.ledgers[0].units)
         assert shown == pytest.approx(result(tmp_path / "run")["spent"])
 
 
