@@ -12,7 +12,7 @@ from federations import STUDIES, Federation, laid
 from sordino.network import server, site
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def swift(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections that are tried again at once, and short farewells."""
     monkeypatch.setattr(site, "FIRST_PAUSE", 0.002)
@@ -23,7 +23,7 @@ def swift(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def brief(swift: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A farewell that does not wait long for a site that never says that it has heard it."""
-    monkeypatch.setattr(server, "FAREWELL", 0.7)
+    monkeypatch.setattr(server, "FAREWELL", 0.4)
 
 
 Makes = Callable[..., Federation]

@@ -5,7 +5,6 @@ named and counted; nothing else changes, and the run goes on.
 from __future__ import annotations
 
 import random
-import time
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
@@ -261,12 +260,10 @@ def test_a_flood_does_not_fill_the_disk(tmp_path: Path) -> None:
 def test_a_site_that_refuses_again_and_again_fills_no_journal(attacked: Federation) -> None:
     hands, asks = greeted(attacked)
     own = attacked.kernels[-1].session.sites[2]
-    refusals = 0
-    hand, end = hands[2], time.monotonic() + 0.8
-    while time.monotonic() < end:
+    hand = hands[2]
+    for _ in range(AT_ONCE + 4):
         hand.send(frames.Refuse(0, "x" * 900))
         attacked.until(lambda: not own.there)
-        refusals += 1
         hand.line.close()
         hand = Hand(attacked, "site-2")
         hand.hello()
@@ -275,7 +272,6 @@ def test_a_site_that_refuses_again_and_again_fills_no_journal(attacked: Federati
             attacked.until(lambda: own.there, 0.05)
     rows = attacked.rows["server"]
     assert sum(isinstance(row, records.Declined) for row in rows) == AT_ONCE + 1
-    assert refusals > AT_ONCE + 3
     attacked.until(lambda: own.there)  # who waits is back
     for each, ask in zip(hands[:2], asks[:2], strict=True):
         each.answer(ask)

@@ -133,7 +133,7 @@ def test_a_run_waits_until_the_agreed_minimum_is_there(federate: Makes) -> None:
     found.start("server", found.names[0])
     found.until(lambda: found.kernels)
     with pytest.raises(AssertionError, match="did not come"):
-        found.until(lambda: found.kernels[-1].state.number, seconds=0.5)
+        found.until(lambda: found.kernels[-1].state.number, seconds=0.2)
     found.start(found.names[2])
     found.wait()
     assert [row.client for row in rows(found, records.Lost)] == [1]

@@ -37,7 +37,7 @@ def soon(found: Federation, seconds: float) -> None:
 @pytest.mark.parametrize("name", ["synchronous", "asynchronous", "client"])
 def test_a_run_goes_on_without_a_site_that_never_answers(name: str, federate: Makes) -> None:
     found = federate(name, ["privacy.epsilon=1e6"], minimum=2)
-    soon(found, 1.0)
+    soon(found, 0.5)
     found.start("server")
     found.until(lambda: found.net.listens)
     hands = [Hand(found, each) for each in reversed(found.names)]
@@ -48,7 +48,7 @@ def test_a_run_goes_on_without_a_site_that_never_answers(name: str, federate: Ma
     told = [each for each in read_incidents(found.server) if each.what == "mute"]
     assert {each.site for each in told} <= {found.names[2]}
     assert told or name != "synchronous"  # where nobody waits for it, or it is not drawn
-    assert all("is not answered within 1 s" in each.detail for each in told)
+    assert all("is not answered within 0.5 s" in each.detail for each in told)
     assert "stopped" not in found.done["server"].why
 
 

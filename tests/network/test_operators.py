@@ -36,7 +36,11 @@ def test_a_study_that_was_stopped_has_a_status_of_its_own_however_often_it_is_st
         serving = warm.Popen(server, stdout=file, stderr=file)
     assert status([*site, "--epsilon-limit", "2.5"], log) == 4, log.read_text()
     assert serving.wait(60) == 4
-    assert status(server, log) == 4
+    hasty = (
+        "from sordino.cli import main; from sordino.network import server; server.FAREWELL = 0.2\n"
+        "main()"
+    )
+    assert status([server[0], "-c", hasty, *server[3:]], log) == 4
     text = Path("docs/operations.md").read_text()
     assert "RestartPreventExitStatus=2 3 4" in text
 

@@ -82,6 +82,24 @@ class Curve(msgspec.Struct, frozen=True):
         return map(self.price, self.counts)
 
 
+class Most(Mapping[str, int | None]):
+    """The most charges under each accountant; computed where it is looked at: a run asks for that
+    of its own accountant, and a plan that is shown for all.
+    """
+
+    def __init__(self, names: Iterable[str], price: Callable[[str], int | None]) -> None:
+        self._names, self._price = dict.fromkeys(names), functools.cache(price)
+
+    def __getitem__(self, name: str) -> int | None:
+        return self._price(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 class NoisyCharges(msgspec.Struct, frozen=True, kw_only=True):
     """Charges that a noise multiplier sets: releases of Poisson samples, in stages.
 
@@ -276,10 +294,12 @@ class Schedule:
         more = budget.remaining_steps(last, [*before, *self.spending(unit, planned)])
         return None if more is None else planned + more
 
-    def most(self, unit: str) -> dict[str, int | None]:
-        """Return the most charges of a unit under every accountant, that of its budget included."""
-        names = dict.fromkeys((*ACCOUNTANTS, self.budgets[unit].accountant))
-        return {name: self.affordable(unit, by=name) for name in names}
+    def most(self, *units: str) -> Most:
+        """Return the most charges that all of these units can pay for, under every accountant, that
+        of their budgets included.
+        """
+        names = (*ACCOUNTANTS, *(self.budgets[unit].accountant for unit in units))
+        return Most(names, lambda name: least(self.affordable(unit, by=name) for unit in units))
 
     def affordable_by(self, burden: Burden, budget: Budget) -> int | None:
         """Return the charges on all units alike that records can still pay for; None: any number.
@@ -499,7 +519,7 @@ class Plan:
 
     noise_multiplier: float = 0.0
     steps: int | None = None
-    most: dict[str, int | None] = field(default_factory=dict)
+    most: Mapping[str, int | None] = field(default_factory=dict)
     rounds: int | None = None
     used: int | None = None
     epsilon: float = math.inf

@@ -448,7 +448,7 @@ class LiveKernel(NetworkKernel[S]):
             self.push(again, site, tag=MUTE)
         elif self._awaited(site):
             task, within = self.tasks[site].number, self.patience.within
-            why = f"task {task} is not answered within {within:.0f} s"
+            why = f"task {task} is not answered within {within:g} s"
             self._without(site, "mute", why)
             if not self._replaying:
                 self.session.drop(site, why)

@@ -148,7 +148,7 @@ def serve(
     done = _served(run, options, shown, transport.of(agreement.transport).again)
     with locked(run):
         if not opened:
-            heard = farewell(run, options)
+            heard = farewell(run, options, FAREWELL)
             shown.log.info(f"the run had ended; {heard} sites were told so")
         conclude(run, done.rounds, done.spent, done.why)
     return done
@@ -226,7 +226,7 @@ def _served(run: Path, options: ServerOptions, shown: Shown, again: str) -> Outc
         raise
 
 
-def farewell(folder: Path, options: ServerOptions, seconds: float = FAREWELL) -> int:
+def farewell(folder: Path, options: ServerOptions, seconds: float) -> int:
     """Tell the sites of a run that has ended how it ended; how many have heard it. A journal that
     a kill has left is removed.
 

@@ -17,6 +17,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -445,9 +446,14 @@ def _regime(name: str) -> Iterator[Key]:
     return _section(regimes.named(name).study, "", name)
 
 
+@cache
+def _schema(section: type[Section]) -> dict[str, Any]:
+    return section.model_json_schema()  # a hint for a key looks through a hundred, 3 ms each
+
+
 def _section(section: type[Section], before: str, regime: str) -> Iterator[Key]:
     """The keys of a table and of all tables below it; of a table with kinds, those of each."""
-    schema = section.model_json_schema()
+    schema = _schema(section)
     for name, field in section.model_fields.items():
         key = field.alias or name
         told, place = schema["properties"][key], f"{before}{key}"

@@ -133,8 +133,7 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         schedule = self.promised(full, sizes)
         # clients with the same epsilon and noise are of one kind, named by the first of them
         kinds = tuple(dict.fromkeys(schedule.kinds.values()))
-        most = {unit: schedule.most(unit) for unit in kinds}
-        each = {unit: charges(full, most[unit][privacy.accountant]) for unit in kinds}
+        each = {unit: charges(full, schedule.affordable(unit)) for unit in kinds}
         steps = least(steps for steps, _ in each.values())
         dearest = kinds[0]
         if len(kinds) > 1:
@@ -155,7 +154,7 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         found = Plan(
             noise_multiplier=privacy.noise_multiplier or 0.0,
             steps=steps,
-            most={name: least(most[unit][name] for unit in kinds) for name in most[dearest]},
+            most=schedule.most(*kinds),
             rounds=rounds,
             used=used,
             epsilon=math.inf if raw else curve[-1],
