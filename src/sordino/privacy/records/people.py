@@ -296,7 +296,8 @@ def _counted(ledger: Ledger, sets: Mapping[str, Set], index: Index, pool: Pool) 
             more = missing.get(one.number)
             spent = tuple((+own[one.number]).items())
             alike = any(contains(way, one.kind, spent) for way in whole)
-            if more and (one.number in each.sets or alike):
+            of_a_person = each.named and not each.person  # who is priced in its place
+            if more and not of_a_person and (one.number in each.sets or alike):
                 kinds = (column for way in whole for column in way)
                 size = max((size for _, kind, size in kinds if kind == one.kind), default=1)
                 new = {(event, one.kind, size): count for event, count in more.items()}
