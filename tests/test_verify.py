@@ -224,6 +224,13 @@ def test_changed_files_are_named(made: Made, tmp_path: Path, name: str, how: str
     assert any(str(path) in problem for problem in problems), problems
 
 
+def test_a_run_without_run_json_is_no_ledger_alone(made: Made, tmp_path: Path) -> None:
+    folder = copy(made.ended, tmp_path)
+    (folder / "run.json").unlink()
+    (problem,) = verify(folder).problems
+    assert "run.json" in problem
+
+
 def test_an_edited_study_is_named_by_its_key(made: Made, tmp_path: Path) -> None:
     folder = copy(made.ended, tmp_path)
     text = (folder / "study.toml").read_text()

@@ -155,6 +155,11 @@ def _set(place: str, value: object) -> Callable[[dict[str, Any]], None]:
     return change
 
 
+def _middle(text: str) -> str:
+    half = len(text) // 2  # of a certificate: within its key
+    return text[:half] + ("B" if text[half] == "A" else "A") + text[half + 1 :]
+
+
 CHANGES = {
     "less is guaranteed": (_set("epsilon", 0.1), "registry's part states another"),
     "both figures": (
@@ -175,6 +180,14 @@ CHANGES = {
     "the sentence": (_set("guarantee", "(epsilon = 0.1, delta"), "different guarantees"),
     "a point": (_set("points.0.state", "holds"), "its signature does not hold"),
     "a site left out": (lambda r: r["sites"].pop(), "its sites are not those"),
+    "words before a certificate": (
+        lambda r: r["signature"].update(certificate="Seen.\n" + r["signature"]["certificate"]),
+        "not spelled as it was written",
+    ),
+    "another key": (
+        lambda r: r["signature"].update(certificate=_middle(r["signature"]["certificate"])),
+        "its signature does not hold",
+    ),
     "a proof left out": (lambda r: r["sites"][0].pop("proof"), "its signature does not hold"),
 }
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import math
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-from cryptography import x509
 
 from sordino.base.errors import LedgerError, printable
 from sordino.core.records import known
@@ -138,9 +136,8 @@ def _signature(record: Record, mark: Signature, authority: Path) -> Iterator[str
     """Yield what does not hold of the signature over all."""
     trusted = certificates.read_certificate(authority.parent, authority.name)
     try:
-        certificate = x509.load_pem_x509_certificate(mark.certificate.encode())
-        signature = base64.b64decode(mark.signature, validate=True)
-    except (binascii.Error, ValueError) as error:
+        certificate, signature = certificates.read_signature(mark.certificate, mark.signature)
+    except ValueError as error:
         yield f"its signature cannot be read ({error})"
         return
     if not certificates.verified(certificate, trusted, content(record), signature):
@@ -175,6 +172,8 @@ def signer(record: Record) -> str:
     if record.signature is None:
         return ""
     with suppress(ValueError):
-        pem = record.signature.certificate.encode()
-        return certificates.common_name(x509.load_pem_x509_certificate(pem))
+        mark = record.signature
+        return certificates.common_name(
+            certificates.read_signature(mark.certificate, mark.signature)[0]
+        )
     return ""

@@ -7,10 +7,12 @@ certificate stands in a list that the authority signs; both sides look at it at 
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import ipaddress
 import os
 import ssl
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -255,7 +257,7 @@ def of_site(certificate: x509.Certificate) -> bool:
     """Return whether a certificate is for a site, and not for the server or the authority."""
     try:
         use = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    except x509.ExtensionNotFound:
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):
         return False
     return list(use) == [ExtendedKeyUsageOID.CLIENT_AUTH]
 
@@ -379,16 +381,34 @@ def signed(by: Pair, content: bytes) -> bytes:
     return by.key.sign(content, ec.ECDSA(hashes.SHA256()))
 
 
+def read_signature(certificate: str, signature: str) -> tuple[x509.Certificate, bytes]:
+    """Return a certificate (PEM) and a signature (base64) that stand in a document.
+
+    Raises:
+        ValueError: for what is none, and for another spelling than this program's: it would change
+            a document that is signed, and what stands beside a certificate nobody has signed.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # about odd numbers in it
+        try:
+            found = x509.load_pem_x509_certificate(certificate.encode())
+        except (x509.InvalidVersion, Warning) as error:
+            raise ValueError(str(error)) from error
+    mark = base64.b64decode(signature, validate=True)
+    written = found.public_bytes(serialization.Encoding.PEM), base64.b64encode(mark)
+    if written != (certificate.encode(), signature.encode()):
+        raise ValueError("a certificate or a signature is not spelled as it was written")
+    return found, mark
+
+
 def verified(
     certificate: x509.Certificate, trusted: x509.Certificate, content: bytes, signature: bytes
 ) -> bool:
     """Return whether the holder of a certificate of this authority has signed the content."""
+    if not issued_by(certificate, trusted):
+        return False  # its key need not be one
     key = certificate.public_key()
-    return (
-        issued_by(certificate, trusted)
-        and isinstance(key, ec.EllipticCurvePublicKey)
-        and signed_by(key, content, signature)
-    )
+    return isinstance(key, ec.EllipticCurvePublicKey) and signed_by(key, content, signature)
 
 
 def issued_by(certificate: x509.Certificate, trusted: x509.Certificate) -> bool:

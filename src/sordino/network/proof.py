@@ -11,13 +11,11 @@ digest.
 from __future__ import annotations
 
 import base64
-import binascii
 import math
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
-from cryptography import x509
 
 from sordino.base.errors import LedgerError, StudyError, printable
 from sordino.base.files import MIB, read_below, readable
@@ -125,9 +123,8 @@ def stated(proof: Proof, authority: Path, path: Path) -> Statement:
     try:
         content = proof.statement.encode()
         statement = msgspec.json.decode(content, type=Statement)
-        signature = base64.b64decode(proof.signature, validate=True)
-        certificate = x509.load_pem_x509_certificate(proof.certificate.encode())
-    except (msgspec.MsgspecError, binascii.Error, ValueError) as error:
+        certificate, signature = certificates.read_signature(proof.certificate, proof.signature)
+    except (msgspec.MsgspecError, ValueError) as error:
         raise StudyError(f"{path}: this is no proof ({error})") from error
     trusted = certificates.read_certificate(authority.parent, authority.name)
     site = certificates.of_site(certificate)

@@ -30,6 +30,7 @@ from sordino.core.run.folder import (
     ABOUT,
     CHECKPOINT,
     CHECKPOINTS,
+    ENVIRONMENT,
     LEDGER,
     LOG,
     PAGE,
@@ -116,7 +117,7 @@ def verify(path: Path, *, digest: str | None = None, seconds: float = SECONDS) -
     """
     check = _Verification(Clock(seconds), digest)
     verdict = check.verdict
-    if (path / ABOUT).exists():
+    if (path / ABOUT).exists() or (path / ENVIRONMENT).exists():
         check.run(path)
     else:
         for file in places(path):
