@@ -34,7 +34,7 @@ from federations import digest
 from sordino.cli import main
 from sordino.core.network import Agreement
 from sordino.core.run.folder import KEY
-from sordino.network import frames, kernel, server, site, transport
+from sordino.network import frames, kernel, server, site, sums, transport
 from sordino.network.demo import DemoFederation, commands
 from sordino.network.storage import Input, Journal
 from sordino.network.transport import Line
@@ -149,6 +149,7 @@ def _live(name: str, argv: Sequence[str], log: str, capture: str) -> None:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     site.LONGEST_PAUSE = 0.5
+    mock.patch.object(sums, "PAUSE", 0.01).start()
     mock.patch.object(server, "FAREWELL", 3.0).start()
     paint(False)
     _tapped(name, Path(capture))

@@ -110,7 +110,7 @@ def test_a_run_of_other_sources_is_refused_by_a_checkout(
     )
     assert {path: path.read_bytes() for path in before} == before
     done = sordino(place / "killed", "run", "--resume", "run")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "environment: numerics was" in done.stderr
 
 

@@ -583,7 +583,7 @@ def test_the_command_line_says_what_is_wrong_in_one_line_each(tmp_path: Path) ->
         ),
     )
     done = sordino(tmp_path, "ledger", "verify", str(tmp_path / "run"), "--json")
-    assert done.returncode == 1
+    assert done.returncode == 2
     found = json.loads(done.stdout)
     assert found["ok"] is False
     assert len(found["problems"]) == 2
@@ -592,7 +592,7 @@ def test_the_command_line_says_what_is_wrong_in_one_line_each(tmp_path: Path) ->
     os.truncate(tmp_path / "run" / "ledger.sqlite", 5000)
     for command in ("verify", "show", "epsilon"):
         done = sordino(tmp_path, "ledger", command, str(tmp_path / "run"))
-        assert done.returncode == 1
+        assert done.returncode == 2
         assert "Traceback" not in done.stderr
 
 

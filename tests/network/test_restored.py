@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 import warm
-from federations import study_of
+from federations import Federation, study_of
+from sordino.base.errors import HeldBack
 from sordino.core.run.verify import verify
 from sordino.network import demo, frames
 from sordino.network.server_session import ServerSession
+from sordino.network.site_session import SiteSession
 from sordino.network.storage import OUTBOX, AnswerStore, Kept
 from sordino.privacy import Ledger
 
@@ -172,29 +174,48 @@ def test_a_welcome_with_nothing_to_say_is_what_it_was() -> None:
     assert frames.to_site(frames.encode(later)) == later
 
 
-@pytest.mark.parametrize("name", ["asynchronous", "synchronous"])
-def test_a_server_that_lies_about_answers_has_nothing_booked(
-    name: str, federate: Makes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A site would book what was never asked, in one frame and past the end of the study."""
+def failed(found: Federation, answered: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What ends sites that are greeted with a number of answers."""
     send = ServerSession._send
 
     def lied(self: ServerSession, site: int, frame: bytes) -> None:
         with suppress(Exception):
             if isinstance(told := frames.to_site(frame), frames.Welcome):
-                frame = frames.encode(frames.Welcome(told.run, 10_000))
+                frame = frames.encode(frames.Welcome(told.run, answered))
         send(self, site, frame)
 
     monkeypatch.setattr(ServerSession, "_send", lied)
-    found = federate(name)
     found.start()
     end = time.monotonic() + 20.0
     while not found.failed and time.monotonic() < end:
         time.sleep(0.02)
-    assert "the server is wrong, and nothing was booked" in str(list(found.failed.values()))
+    return str(list(found.failed.values()))
+
+
+@pytest.mark.parametrize("name", ["asynchronous", "synchronous"])
+def test_a_server_that_lies_about_answers_has_nothing_booked(
+    name: str, federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site would book what was never asked, in one frame and past the end of the study."""
+    found = federate(name)
+    assert "the server is wrong, and nothing was booked" in failed(found, 10_000, monkeypatch)
     for name in found.names:
         with Ledger.open(found.folder(name) / "ledger.sqlite", readonly=True) as ledger:
             assert list(ledger.entries()) == []
+
+
+def test_a_site_that_cannot_book_yet_what_it_has_forgotten_is_told_when(
+    federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The budget of another run is in the way: no folder is to be put back."""
+
+    def charged(*_: object) -> None:
+        raise HeldBack("over. Run abc has not ended: finish it")
+
+    monkeypatch.setattr(SiteSession, "_charged", charged)
+    said = failed(federate("synchronous"), 1, monkeypatch)
+    assert "Run abc has not ended: finish it. After that, join again" in said
+    assert "take no further part" not in said
 
 
 @pytest.mark.parametrize("name", ["synchronous", "asynchronous", "client", "shared"])

@@ -300,15 +300,14 @@ def test_three_hundred_faults_leave_no_trace(
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("regime", ["synchronous", "client", "asynchronous"])
+@pytest.mark.parametrize("regime", REGIMES)
 def test_ten_faults_with_folders_that_are_put_back_lose_nothing_that_arrived(
     regime: str, nursery: Nursery, tmp_path: Path
 ) -> None:
-    """The site is told what it has forgotten, and books it, or is charged as everybody is. Sites of
-    vertical learning are told nothing of this kind; with shared noise, three sums that are missed
-    so soon after each other leave a site out for 20 minutes, as they should.
+    """The site is told what it has forgotten, and books it, or is charged as everybody is. A party
+    of events is told nothing, and goes on from what it knows: each entity is charged for once.
     """
-    left, seed = 10, int(os.environ.get("FAULTS_SEED", "0"))
+    left, seed = int(os.environ.get("FAULTS", "10")), int(os.environ.get("FAULTS_SEED", "0"))
     kinds = (KILLED, TERMINATED, FROZE, RESTORED, RESTORED, RESTORED)
     while left > 0:
         seed += 1

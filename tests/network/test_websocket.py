@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import gc
 import os
 import resource
 import socket
@@ -14,7 +15,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -206,6 +207,20 @@ def test_a_site_refuses_a_server_whose_certificate_is_on_the_list_in_its_kit(ope
             transport.of("websocket").site(agreement, 0, site)
 
 
+def test_a_broker_of_the_same_authority_and_host_is_no_server(opened: Open) -> None:
+    """Who has the broker's key of one study would be the server of the others."""
+    by = certificates.read_pair(opened.laid.server.parent / "authority", "authority")
+    broker = certificates.certify(
+        by, "broker", "server", dt.datetime.now(dt.UTC), hosts=("127.0.0.1",)
+    )
+    for name, content in zip(("server.key", "server.pem"), broker.pem()[::-1], strict=True):
+        (opened.laid.server / name).write_bytes(content)
+    opened.hub.close()
+    opened.__post_init__()
+    with pytest.raises(Stranger, match="its certificate is that of the broker only"):
+        opened.line()
+
+
 def test_a_second_authority_in_a_kit_is_nobodys(opened: Open, tmp_path: Path) -> None:
     """Kits without secrets are mailed. TLS took every certificate and list in authority.pem, of
     which all checks looked at the first: whoever added his own was the server.
@@ -300,6 +315,21 @@ def test_connections_that_say_nothing_leave_files_and_sites_their_descriptors(
         opened.hub.close()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_server_that_ends_while_sites_connect_leaves_no_task(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """asyncio prints a line for each."""
+    opened = Open(laid(tmp_path, "synchronous"))
+    with ExitStack() as held:
+        for _ in range(20):
+            held.enter_context(socket.create_connection(("127.0.0.1", opened.hub.port)))
+        loop = opened.hub._port.thread.loop
+        opened.until(lambda: len(asyncio.all_tasks(loop)) >= 20)
+        opened.hub.close()
+    gc.collect()
+    assert "pending" not in caplog.text
 
 
 def test_too_large_a_frame_ends_a_connection_and_text_is_no_frame(opened: Open) -> None:

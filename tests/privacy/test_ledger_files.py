@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sordino.base.errors import LedgerError, ResumeError, StudyError
+from sordino.base.errors import LedgerError, LedgerUnavailable, ResumeError, StudyError
+from sordino.cli.say import failed
 from sordino.privacy import Budget, Charge, Gaussian, Ledger, LedgerSession, PoissonSampled, storage
 from sordino.privacy import ledger as ledger_module
 from sordino.privacy.records import Records
@@ -119,8 +120,9 @@ def test_another_process_is_waited_for_and_then_named(
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with Ledger.open(path) as ledger:
-        with pytest.raises(LedgerError, match="Another process is charging"):
+        with pytest.raises(LedgerUnavailable, match="Another process is charging") as refused:
             ledger.charge([charge("c")], FREE)
+        assert failed(refused.value) == 1  # a service tries again
         other.execute("ROLLBACK")
         other.close()
         assert ledger.charge([charge("c")], FREE)[0].seq == 5

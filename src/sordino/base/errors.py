@@ -7,6 +7,7 @@
     │   └── DataError           a data file: missing, corrupt, of the wrong shape
     ├── BudgetExceeded          refused before anything was released
     ├── LedgerError             the ledger was tampered with, or belongs to other data
+    │   └── LedgerUnavailable   it cannot be used for the moment: locked, or a full disk
     ├── ProtocolError
     │   ├── LocalProtocolError  our own code misused a state machine: a bug
     │   └── RemoteProtocolError a peer sent what it must not: dropped, the run goes on
@@ -15,8 +16,9 @@
     ├── DiskFull                no space is left; what was written before stands
     └── ResumeError             ledger and checkpoint disagree: we refuse to guess
 
-Exit statuses of the command line hang on these classes: StudyError and what is
-below it end with 2, BudgetExceeded with 3, Interrupted with 130, the rest with 1.
+Exit statuses of the command line hang on these classes. With 2 ends what another try does not
+change: StudyError and what is below it, LedgerError, ResumeError; with 3 BudgetExceeded, with 4
+CutShort, with 130 Interrupted; with 1 the rest, and LedgerUnavailable.
 """
 
 from __future__ import annotations
@@ -58,6 +60,10 @@ class HeldBack(BudgetExceeded):
 
 class LedgerError(SordinoError):
     """A ledger whose chain is broken, or that was kept for other data."""
+
+
+class LedgerUnavailable(LedgerError):
+    """A ledger that cannot be used for the moment."""
 
 
 class ProtocolError(SordinoError):

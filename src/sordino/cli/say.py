@@ -24,6 +24,8 @@ from sordino.base.errors import (
     DiskFull,
     Interrupted,
     LedgerError,
+    LedgerUnavailable,
+    ResumeError,
     SordinoError,
     StudyError,
     no_memory,
@@ -163,7 +165,16 @@ def number(value: float | None, digits: int = 4) -> str:
     return statements.number_text(value, digits)
 
 
-STATUSES = ((StudyError, 2), (BudgetExceeded, 3), (CutShort, 4), (Interrupted, 130))
+STATUSES = (
+    (LedgerUnavailable, 1),
+    (LedgerError, 2),
+    (ResumeError, 2),
+    (StudyError, 2),
+    (BudgetExceeded, 3),
+    (CutShort, 4),
+    (Interrupted, 130),
+)
+"""Statuses by the first kind that fits; of the rest 1. A service tries again after 1 alone."""
 PRIVATE = (DataError, BudgetExceeded, LedgerError)
 """Errors whose messages may quote private rows, or tell what they have spent; of code that a study
 names nobody knows.

@@ -76,6 +76,7 @@ from numpy.typing import NDArray
 
 from sordino.base.errors import (
     BudgetExceeded,
+    HeldBack,
     LedgerError,
     LocalProtocolError,
     ProtocolError,
@@ -330,6 +331,11 @@ class SiteSession:
             raise StudyError(f"{folder}: {why}: {remedy}")
         try:
             self._charged(requests)
+        except HeldBack as refusal:
+            raise StudyError(
+                f"{folder}: {why}: it was put back from an older copy, and what was answered since "
+                f"cannot be booked now. {refusal}. After that, join again"
+            ) from refusal
         except BudgetExceeded as refusal:
             raise StudyError(f"{folder}: {why}: {remedy} ({refusal})") from refusal
         if requests:

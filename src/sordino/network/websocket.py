@@ -116,10 +116,19 @@ class _Thread:
             self.loop.call_soon_threadsafe(what, *given)
 
     def end(self) -> None:
-        """End the loop."""
+        """End the loop, and what goes on in it: handshakes, for one."""
+        self.run(_cancel())
         self.soon(self.loop.stop)
         self._thread.join()
         self.loop.close()
+
+
+async def _cancel() -> None:
+    """Cancel all other tasks of the loop; asyncio complains of those that are left."""
+    if others := asyncio.all_tasks() - {asyncio.current_task()}:
+        for each in others:
+            each.cancel()
+        await asyncio.wait(others, timeout=CLOSING)
 
 
 class Beginning:
@@ -716,6 +725,11 @@ class WebSocketLine:
         )
         assert isinstance(line, _ToServer)
         assert line.response is not None
+        shown: ssl.SSLObject = line.transport.get_extra_info("ssl_object")
+        certificate = x509.load_der_x509_certificate(shown.getpeercert(True) or b"")
+        if (name := certificates.common_name(certificate)) != "server":
+            await line.close()
+            raise Stranger(f"{urlsplit(uri).netloc}: its certificate is that of the {name} only")
         line.beginning = self.beginning
         line.there = line.response.headers.get(BEGUN, "")
         return line

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sordino.base.errors import LedgerError, SordinoError
+from sordino.base.errors import LedgerError, LedgerUnavailable, SordinoError
 from sordino.privacy.formats import NEWEST, LedgerFormat, recognise
 
 PATIENCE = 30.0  # seconds to wait for another process that is charging
@@ -146,9 +146,9 @@ def beside(path: Path) -> tuple[int, ...]:
     return tuple(each.stat().st_ino if each.exists() else 0 for each in found)
 
 
-def unseen(path: Path) -> LedgerError:
+def unseen(path: Path) -> LedgerUnavailable:
     """The error where a process does not see what others charge."""
-    return LedgerError(
+    return LedgerUnavailable(
         f"{path}: this process does not see all that is charged here: the two files beside the "
         f"ledger ({path.name}-wal and {path.name}-shm) were removed or replaced, or are not those "
         "of the process that has charged it, as where this file is mounted without its folder. "
@@ -273,7 +273,7 @@ def ledger_errors(path: Path, clock: Clock | None = None) -> Iterator[None]:
             f"{path}: a ledger exists there already; open it instead of making it anew"
         ) from error
     except OSError as error:
-        raise LedgerError(
+        raise LedgerUnavailable(
             f"{path}: the ledger cannot be used: {error}. Make sure that its folder exists "
             "and is writable"
         ) from error
@@ -297,11 +297,11 @@ def ledger_errors(path: Path, clock: Clock | None = None) -> Iterator[None]:
             "unable to open": "Make sure that its folder exists and is writable",
             "same thread": "Charge in the thread that has opened it",
         }
-        hint = next(
-            (words for part, words in remedy.items() if part in text),
-            "Restore it from a copy; nothing is guessed",
-        )
-        raise LedgerError(f"{path}: the ledger cannot be used: {text}. {hint}") from error
+        hint = next((words for part, words in remedy.items() if part in text), None)
+        said = f"{path}: the ledger cannot be used: {text}."
+        if hint is None:
+            raise LedgerError(f"{said} Restore it from a copy; nothing is guessed") from error
+        raise LedgerUnavailable(f"{said} {hint}") from error
 
 
 def _late(path: Path, clock: Clock | None) -> LedgerError:
