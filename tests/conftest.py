@@ -101,6 +101,17 @@ def pytest_runtest_teardown() -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One more than there are cores: tests of networks wait for deadlines, silences and other
+    processes half of their time.
+    """
+    from xdist.plugin import pytest_xdist_auto_num_workers as cores
+
+    count: int = cores(config)
+    return count + (config.option.markexpr == "not nightly")
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Processes that share the work (``-n``) are given whole groups; long searches are not, each of
     which takes minutes.
