@@ -108,7 +108,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     from xdist.plugin import pytest_xdist_auto_num_workers as cores
 
     count: int = cores(config)
-    return count + (config.option.markexpr == "not nightly")
+    return count + 1 if config.option.markexpr == "not nightly" else count
 
 
 @pytest.hookimpl(optionalhook=True)

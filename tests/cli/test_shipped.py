@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import command
 import sordino as package
 from command import sordino
 from sordino.api import shipped
@@ -61,6 +62,7 @@ def test_an_installed_package_has_them_inside(
 def test_version_and_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # no matter which program started the tests, and whether it is a shell
     monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    monkeypatch.setattr(command, "parser_of", command.parser_of.__wrapped__)
     versions = sordino(tmp_path, "--version").stdout.splitlines()
     beside = [f"sordino-{name} 0.1.0" for name in ("mqtt", "nvflare", "papers")]
     assert versions == [f"sordino {package.__version__}", *beside]
