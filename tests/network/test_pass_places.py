@@ -1,5 +1,5 @@
 """A site keeps its place in the order of its batches, whatever a server asks for, and pays again
-for the pass that it was in where it has forgotten its place.
+for a pass where it may take a step of it a second time.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from federations import laid
 from sordino.base.logs import log_to
 from sordino.base.message import Train, TrainInOrder, encode
-from sordino.network import frames
+from sordino.network import frames, storage
 from sordino.network.demo import DemoFederation
 from sordino.network.kit import Agreed
 from sordino.network.site import JoinOptions, opened, prepare_site
@@ -62,6 +63,7 @@ def life(found: DemoFederation, folder: Path, tasks: Sequence[tuple[int, int, in
             asked = task if steps else Train(number, 2, weights)
             (said,) = session.said(frames.encode(frames.Ask(number, encode(asked))))
             whys.append(said.why if isinstance(said, frames.Refuse) else "")
+        session.close()
         return whys
     finally:
         answers.close()
@@ -89,15 +91,22 @@ def test_a_site_refuses_a_step_that_it_has_taken_and_books_nothing(tmp_path: Pat
     assert passes(folder) == [1, 2]  # of three batches each: steps 0 to 5
 
 
-def test_a_site_that_has_forgotten_its_place_pays_for_the_pass_again(tmp_path: Path) -> None:
-    """Its answers are put back from an older copy, and a server asks for the same steps again."""
+def test_a_site_that_goes_on_pays_again_for_a_pass_where_a_step_may_be_taken_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found, folder = laid(tmp_path, "passes", scripted=False), tmp_path / "run"
     folder.mkdir()
     assert life(found, folder, [(1, 0, 2), (2, 2, 2)]) == ["", ""]
+    assert life(found, folder, [(3, 4, 1)]) == [""]  # it goes on in the second pass
     assert passes(folder) == [1, 2]
-    assert life(found, folder, [(3, 4, 2)]) == [""]  # it goes on in the second pass
-    assert passes(folder) == [1, 2, 2]
-    for slot in OUTBOX:
+    for slot in OUTBOX:  # it forgets its answers, and a server asks for the same steps again
         (folder / slot).unlink()
-    assert life(found, folder, [(1, 0, 2)]) == [""]
-    assert passes(folder) == [1, 2, 2, 1]
+    again = [(3, 4, 1), (4, 5, 1), (5, 5, 1)]
+    assert [bool(why) for why in life(found, folder, again)] == [False, False, True]
+    assert passes(folder) == [1, 2, 2]
+    assert life(found, folder, [(6, 5, 1), (7, 6, 1)]) == ["", ""]  # the first was taken there
+    assert passes(folder) == [1, 2, 2, 2, 3]
+    monkeypatch.setattr(storage, "MEMORY", tmp_path / "rebooted")  # a start of the machine
+    storage.MEMORY.mkdir()
+    assert life(found, folder, [(8, 7, 1)]) == [""]
+    assert passes(folder) == [1, 2, 2, 2, 3, 3]

@@ -19,7 +19,7 @@ checkpoint (:meth:`TrainingState.pack`) and the study lead to the same end.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
@@ -362,6 +362,7 @@ class PassSimulation(Simulation[Any]):
     """
 
     why: str = "a pass"
+    in_blocks: ClassVar[bool] = True
 
     def site_requests(self, site: int, task: Request, permits: Permits) -> Charges:
         """Return the passes that a task's steps are in, and no permit holds.
@@ -377,6 +378,11 @@ class PassSimulation(Simulation[Any]):
             for number in client.passes.numbers(first, steps_of(task))
             if not any(each.holds(number) for each in permits)
         ]
+
+    def block_requests(self, site: int, key: str) -> Charges:
+        """Return the pass with this key again, if the ledger holds it."""
+        found = [self._pass(site, each.round) for each in self.booked(site) if each.key == key]
+        return [replace(each, charge=replace(each.charge, key=key)) for each in found]
 
     def _pass(self, site: int, number: int) -> ChargeRequest:
         event, key = self.clients[site].mechanism.event(), f"client {site}/pass {number}"

@@ -477,7 +477,8 @@ class SiteSide(World[S]):
             tasks again when it is started anew.
         repeats_noise: whether a site's noise is numbered by its tasks, so that it may answer each
             only once.
-        in_blocks: whether a site books blocks of tasks, of which each has a number.
+        in_blocks: whether a site books blocks of tasks, or passes, and each task says where in
+            their order it begins.
     """
 
     remembers: bool = False
@@ -491,7 +492,9 @@ class SiteSide(World[S]):
         raise NotImplementedError
 
     def block_requests(self, site: int, key: str, /) -> Charges:
-        """Return the block of tasks with this key again, if a site's ledger holds it."""
+        """Return the block of tasks, or the pass, with this key again, if a site's ledger holds
+        it.
+        """
         return ()
 
     def forgotten_requests(self, site: int, answered: int, /) -> Charges | None:

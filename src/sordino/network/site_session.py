@@ -104,6 +104,7 @@ from sordino.network.storage import (
 from sordino.network.transport import Lost
 from sordino.privacy import Charge, Permit
 from sordino.privacy import decode as fact_of
+from sordino.training.passes import place_of, steps_of
 
 if TYPE_CHECKING:
     from sordino.network.site import Site
@@ -452,17 +453,18 @@ class SiteSession:
         return answer
 
     def _pay(self, task: Task) -> None:
-        """Book what of the task is not booked yet: a block of the life before holds no task that
-        this life may have worked on.
+        """Book what of the task is not booked yet: a block, or a pass, of the life before holds no
+        step that this life may have taken.
         """
         site, number, note, paid = self._site.index, task.number, self._note, self._paid
-        if note is not None and number <= note.before:
+        if note is not None and place_of(task) < note.before:
             paid = tuple(permit for permit in paid if permit.new)
         requests = self._world.site_requests(site, task, paid)
         held = self._world.held(site, number, self._paid)
         if note is not None:
             blocks: list[Permit | Charge] = [*held, *(request.charge for request in requests)]
-            note.keep(max(blocks, key=lambda each: each.round + each.count).key, number)
+            last = max(blocks, key=lambda each: each.round + each.count)
+            note.keep(last.key, place_of(task) + steps_of(task))
         self._paid = (*held, *self._charged(requests))
 
     def _remember(self, task: Task, body: bytes) -> None:

@@ -481,8 +481,8 @@ class ReplayGuard:
 
 
 class BlockNote:
-    """The task that a site works on, and the key of the block in its ledger that its next tasks are
-    in. The next life of the process goes on with that block, however this one ends.
+    """How far a site has come, and the key of the block, or the pass, in its ledger that its next
+    tasks are in. The next life of the process goes on with that, however this one ends.
 
     The note lies in the machine's memory and is changed there before each task: a write to the disk
     for each would cost what a block saves. No copy of a folder holds it, so that no older note can
@@ -496,7 +496,7 @@ class BlockNote:
 
     Attributes:
         key: of the block of the life before; empty if that is not known.
-        before: tasks up to this number may have been worked on under that block.
+        before: tasks, or steps of a pass, up to this number may have been taken under it.
     """
 
     def __init__(self, ledger: Path, run: str) -> None:
@@ -521,7 +521,7 @@ class BlockNote:
                 self.key, self.before = "", 0
 
     def keep(self, key: str, number: int) -> None:
-        """Call before a task with this number is booked and answered."""
+        """Call before a task that ends with this number is booked and answered."""
         if self._file >= 0:
             # another block is of this life; or the note was of a ledger that lay here before
             most = max(number, self.before) if key == self.key else number

@@ -17,7 +17,10 @@ step is taken at most once under one charge, whoever asks:
   of one process are all different.
 * A process that starts again does not know what the one before it has said. At a site, charges are
   named by the process's life, so each pass that it touches is charged again, and may be taken
-  again. In a simulation, the same steps give the same bytes under the same charge.
+  again. A note in the machine's memory holds the step up to which the life before may have come:
+  beyond it, the rest of that life's pass is taken under that life's charge, each step once. Where
+  noise is correlated, each life has a matrix of its own, and a row is in one of them for a pass. In
+  a simulation, the same steps give the same bytes under the same charge.
 
 The order depends on places alone: never on values, and not on how many rows follow. Who is replaced
 by none stays in its place (zero-out adjacency), so no other row changes its batch.

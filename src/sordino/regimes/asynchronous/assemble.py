@@ -179,7 +179,6 @@ class EdgePassSimulation(PassSimulation, BlockSimulation):
     """
 
     requests = Simulation.requests
-    in_blocks: ClassVar[bool] = False
 
     def kept(self, state: State, site: int, permits: Permits) -> Permits:
         """Return those of the passes that the edge's task, or its next, is in."""
