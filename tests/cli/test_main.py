@@ -109,7 +109,11 @@ def test_a_run_that_has_begun_is_continued_and_one_that_has_not_begins_again(
         done = sordino(tmp_path, *command)
     assert done.returncode == status
     assert f"{said} `sordino run --resume mine`" in done.stderr
-    assert sordino(tmp_path, "run", "--resume", "mine", "--quiet").returncode == 0
+    resumed = "run", "--resume", "mine", "--quiet"
+    with monkeypatch.context() as broken:  # a site's run is not resumed so, and its page is drawn
+        broken.setattr("sordino.report.write", stop)
+        assert "rite the page with `sordino report mine`" in sordino(tmp_path, *resumed).stderr
+    assert sordino(tmp_path, *resumed).returncode == 0
 
 
 @pytest.mark.parametrize("place", ["sordino.core.study.read", "typer.core.TyperGroup.make_context"])

@@ -429,7 +429,7 @@ def concluded(outcome: Outcome, *, told: bool = True) -> None:
     from sordino.core.files import resumable
     from sordino.report import write
 
-    with resumable(Path(outcome.run)):  # which writes the page of a run that has ended, too
+    with resumable(Path(outcome.run), f"write the page with `sordino report {outcome.run}`"):
         page = write(Path(outcome.run))
     if not told:
         return
