@@ -44,11 +44,27 @@ def _empty(drawn: object, label: str, *more: object) -> str:
     return f'<svg role="img"><title>{label}</title></svg>\n'
 
 
+_seen: set[object] = set()
+
+
+def _empty_soon(figure: Any) -> str:
+    """The first figure of a kind is laid out, and others are not."""
+    from sordino.report import drawing
+
+    panels = getattr(figure, "panels", ())
+    kind = figure.key, *(each.kind for panel in panels for each in panel.series)
+    if kind not in _seen:
+        _seen.add(kind)
+        return drawing.draw(figure)
+    return _empty(None, figure.label)
+
+
 def paint(whole: bool = True) -> None:
     """From now on, put pictures of pages together whole, or without their content."""
-    from sordino.report import canvas, drawing
+    from sordino.report import canvas, drawing, page
 
     vars(drawing)["svg"] = canvas.svg if whole else _empty
+    vars(page)["draw"] = drawing.draw if whole else _empty_soon
 
 
 class _Shown(io.StringIO):
