@@ -56,7 +56,7 @@ def test_operations_from_provisioning_to_the_record(tmp_path: Path) -> None:
     logs = {each.stem: each.read_text() for each in tmp_path.glob("*.log")}
     assert found.returncode == 0, (found.stdout + found.stderr, logs)
     assert " of 2 sites are there" in found.stdout  # /readyz, before the second has come
-    assert 'sordino_site_epsilon{site="west"} 0' in found.stdout
+    assert 'sordino_site_epsilon{study="three-hospitals",site="west"} 0' in found.stdout
     assert "2 proofs of sites hold" in found.stdout
     for text in logs.values():
         assert [json.loads(each)["level"] for each in text.splitlines()][-1] == "info", text
