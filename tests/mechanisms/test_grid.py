@@ -166,6 +166,8 @@ def test_tails_are_those_of_a_normal_number_and_nothing_is_cut_off() -> None:
         )
     # sqrt(2 log 2^129): sizes of 13 standard deviations happen
     assert exact_pair(0, 0, 0, 0, 1.0)[0] == 13
+    # and the smallest v is half of 2^-128 of a turn: 2^130 sqrt(2 log 2) sin(2 pi 2^-129)
+    assert exact_pair(2**63, 0, 0, 0, 2.0**130)[1] == 15
 
 
 def test_pairs_of_two_threads_are_computed_to_the_same_bits(
