@@ -226,8 +226,8 @@ def _failure(error: BaseException) -> tuple[str, int] | None:
     if no_memory(error) and not traceback:
         return (
             "no memory is left on this machine; what a run has saved is whole. Free some, or "
-            "choose a smaller model or batch, then go on with --resume where a run had begun; with "
-            f"{DEBUG}=1 the same command shows the traceback",
+            "choose a smaller model or batch, then give the command again, with --resume for a run "
+            f"that had begun; with {DEBUG}=1 the same command shows the traceback",
             1,
         )
     if not isinstance(error, OSError):
