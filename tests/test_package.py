@@ -91,6 +91,8 @@ def test_the_unit_of_a_service_starts_a_command_that_exists() -> None:
 @pytest.mark.skipif(ENGINE is None, reason="no engine for containers is here")
 def test_the_image_is_built_and_runs_with_a_read_only_root() -> None:
     assert ENGINE is not None
+    if subprocess.run([ENGINE, "info"], capture_output=True, timeout=60, check=False).returncode:
+        pytest.skip("the engine for containers does not run here")
     build = [ENGINE, "build", "--tag", "sordino-test", str(ROOT)]
     subprocess.run(build, check=True, timeout=3000)
     shut = ["--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL"]
