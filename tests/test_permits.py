@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -42,6 +43,7 @@ from sordino.privacy import (
     covers_one,
     covers_round,
 )
+from sordino.privacy.permit import unpacked
 from sordino.regimes.asynchronous import edge
 from sordino.regimes.asynchronous.assemble import BlockSimulation
 from sordino.regimes.asynchronous.edge import LiteralEdge, PlainEdge, PrivateEdge
@@ -439,6 +441,13 @@ def test_only_a_ledger_makes_permits() -> None:
         if re.search(r"permit import .*\bissue\b|\bissue\(", path.read_text())
     }
     assert makers == {"ledger.py", "permit.py"}
+
+
+def test_a_permit_that_went_to_a_worker_is_the_same() -> None:
+    first = permit(Gaussian(noise_multiplier=1.0), 3)
+    for one in (replace(first, new=True), replace(first, new=False)):
+        there = unpacked(one.packed())
+        assert (there, there.new) == (one, one.new)
 
 
 def test_a_permit_covers_just_what_was_booked() -> None:
