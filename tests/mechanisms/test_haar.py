@@ -467,6 +467,20 @@ def test_bounded_contributions_keep_the_bound_rounding_included(
         assert torch.equal(bounded, v)
 
 
+def test_no_bounded_contribution_is_longer_than_it_says_and_one_is_as_long() -> None:
+    """A server refuses answers by it: along single coefficients, of every group, and any others."""
+    basis = Basis.of([64, 32])
+    made = HaarGaussian.weighted(
+        clip=0.7, noise_multiplier=1.0, basis=basis, weights=random_weights(basis, 5)
+    )
+    single = basis.inverse(torch.eye(basis.coefficients, dtype=torch.float64))
+    lengths = [
+        float(made.bounded(1e6 * row)[0].norm()) for row in (*single, *normal(50, 96, seed=2))
+    ]
+    assert max(lengths) <= made.longest
+    assert max(lengths) == pytest.approx(made.longest, rel=2e-3)
+
+
 def test_wide_weights_need_the_wider_margin() -> None:
     """Pairs some units in the last place apart: scaled and rounded, their differences, which weigh
     most, may grow by a whole unit.
