@@ -44,11 +44,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cell:
-    """A study with its place; ``digest`` is the same for equal studies, whatever their names."""
+    """A study with its place and seeds; ``digest`` is the same for equal studies, whatever their
+    names.
+    """
 
     place: Place
     study: Study
     digest: str
+    seeds: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +86,8 @@ class Grid:
         found: dict[Path, tuple[Cell, int]] = {}
         for seed in self.seeds:
             for cell in self.cells:
-                found.setdefault(self.folder(cell, out, seed), (cell, seed))
+                if seed in cell.seeds:
+                    found.setdefault(self.folder(cell, out, seed), (cell, seed))
         return found
 
     @property
@@ -121,13 +125,15 @@ def grid(
     """The studies of an entry at a scale, on the data that is here.
 
     Args:
-        seeds: how many; as the entry and its scale say, if left out.
+        seeds: how many; as the entry, its scale and its series say, if left out.
 
     Raises:
         StudyError: naming every cell whose study is wrong.
     """
     path = home / "studies" / f"{entry.study}.toml"
     chosen = entry.scale.get(scale, Scale())
+    count = seeds or chosen.seeds or entry.seeds
+    most = {each.key: min(count, (not seeds and each.seeds) or count) for each in entry.series}
     data: dict[str, Data | None] = {}
     left_out: list[str] = []
     cells: list[Cell] = []
@@ -148,19 +154,21 @@ def grid(
                 continue
             digest = digest_of(study)
             named = study.model_copy(update={"name": f"reproduction {digest}"})
-            cells.append(Cell(place, named, digest))
+            cells.append(Cell(place, named, digest, _seeds(study, most[place.series])))
     if wrong:
         raise StudyError("\n".join(dict.fromkeys(wrong)))
-    count = seeds or chosen.seeds or entry.seeds
-    first = cells[0].study.seed if cells else 0
     return Grid(
         entry,
         scale,
         tuple(cells),
-        tuple(range(first, first + count)),
+        _seeds(cells[0].study, count) if cells else tuple(range(count)),
         data,
         tuple(dict.fromkeys(left_out)),
     )
+
+
+def _seeds(study: Study, count: int) -> tuple[int, ...]:
+    return tuple(range(study.seed, study.seed + count))
 
 
 def grids(

@@ -80,7 +80,7 @@ def _list(grids: Sequence[Grid], as_json: bool) -> None:
             "item": grid.entry.item,
             "title": grid.entry.title,
             "data": data_of(grid) or "-",
-            "runs": len({cell.digest for cell in grid.cells}) * len(grid.seeds),
+            "runs": len(grid.folders(Path())),
             "minutes": grid.entry.minutes,
             "claims": len(grid.entry.claim),
         }

@@ -73,6 +73,7 @@ class Series(Part, frozen=True):
 
     Attributes:
         fixed: whether points and forms leave it as it is, as a baseline that they do not concern.
+        seeds: the most; of one that takes long, where these few tell what is claimed of it.
     """
 
     key: str
@@ -80,6 +81,7 @@ class Series(Part, frozen=True):
     changes: Changes = ()
     quick: Changes = ()
     fixed: bool = False
+    seeds: int | None = None
 
 
 class Point(Part, frozen=True):

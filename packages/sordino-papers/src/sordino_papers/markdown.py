@@ -31,6 +31,9 @@ shown at 95 % over seeds (Student's t, paired by seed); *does not hold* if one i
 other side (corrected for the number of comparisons); and *cannot be told* otherwise. Where a claim
 says "as good as", the 90 % interval must lie within bounds that were written down before (two
 one-sided tests at 5 %). *Not run* says that the data or the scale leaves it out.
+
+Where the first three to six seeds left a claim open and about ten would tell it, more were run:
+their number was fixed before. A test that is made a second time errs a little more often than 5 %.
 """
 COLUMNS = (
     "claim",

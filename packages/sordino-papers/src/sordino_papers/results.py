@@ -129,7 +129,7 @@ class Results:
 
     def runs(self, cell: Cell) -> list[Run]:
         """Of all seeds, those that are whole."""
-        found = [self.run(cell, seed) for seed in self.grid.seeds]
+        found = [self.run(cell, seed) for seed in cell.seeds]
         return [each for each in found if isinstance(each, Run)]
 
     def values(self, measure: Measure, place: Place) -> dict[int, float | Curve]:
@@ -138,7 +138,7 @@ class Results:
             return self._best(measure, place)
         cell, found = self.grid.at(place), dict[int, float | Curve]()
         if cell is not None:
-            for seed in self.grid.seeds:
+            for seed in cell.seeds:
                 value = measured(measure, self.run(cell, seed))
                 if value is not None and value != ():
                     found[seed] = value

@@ -116,6 +116,15 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sordino.comparison.runner.play", played)
 
 
+def test_a_series_may_have_fewer_seeds(home: Path, tmp_path: Path) -> None:
+    path = home / "ali-dpfl-table-1.toml"
+    path.write_text(ENTRY.replace('label = "one round"', 'label = "one round"\nseeds = 1'))
+    (entry,) = files.chosen(["ali-dpfl-table-1"], home)
+    for asked, seeds in ((None, [3, 3, 4]), (2, [3, 3, 4, 4])):
+        grid = cells.grid(entry, "quick", asked, home, nothing)
+        assert [run.seed for run in play.needed([grid], tmp_path)] == seeds
+
+
 @pytest.mark.usefixtures("here")
 def test_a_catalogue_is_run_once_and_judged(home: Path, tmp_path: Path) -> None:
     grids = [
