@@ -428,6 +428,18 @@ def test_a_process_of_a_run_that_was_ended_charges_nothing_more(tmp_path: Path) 
                     booked(ledgers, unit, STEP, 1)
 
 
+def test_a_process_of_a_run_that_was_ended_states_what_other_runs_have_spent(
+    tmp_path: Path,
+) -> None:
+    with LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2)]) as one:
+        booked(one, "a", STEP, 1)
+        with LedgerSession.for_data(tmp_path, "two", [of("b", 2, 3)]) as two:
+            booked(two, "b", STEP, 1)
+            with Ledger.open(two.ledger.path) as ledger:
+                close_sets(ledger, "two")
+            assert two.epsilon("b", 1e-5, "rdp") == epsilon((STEP, 2))
+
+
 RACE = """
 import sys
 from pathlib import Path

@@ -292,11 +292,14 @@ class Prices:
                 raise
 
     def histories(self, unit: str, until: int | None = None) -> list[Spent]:
-        """Bounds of the records of a set: up to :data:`SHOWN` histories, to entry ``until``."""
-        number = self._now().numbers.get(unit)
-        if number is None:
-            return [self.ledger.spent(unit, until)]
-        return list(self._bounds(number, until))
+        """Bounds of the records of a set: up to :data:`SHOWN` histories, to entry ``until``; of one
+        that is closed, as where a run was ended while its process goes on, to the last entry.
+        """
+        if (number := self._now().numbers.get(unit)) is not None:
+            return list(self._bounds(number, until))
+        if unit in store.alike(self.ledger.connection, unit):
+            return list(bounds(self.ledger)[unit])
+        return [self.ledger.spent(unit, until)]
 
     def remaining(
         self, events: Mapping[str, Sequence[Event]], budgets: Mapping[str, Budget]
