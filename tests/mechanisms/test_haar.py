@@ -205,6 +205,15 @@ def test_norms_are_raised_by_the_bound_of_their_rounding_and_not_by_much_more() 
     assert bool((near < 0.1 * bound).all())
 
 
+@pytest.mark.parametrize("size", [0.0, 2.0**-140, 2.0**-100])
+def test_norms_are_raised_by_squares_that_may_vanish(size: float) -> None:
+    """A square below 2^-126 may be none: d numbers of 2^-63, with the largest weight."""
+    basis = Basis.flat(256)
+    weights = random_weights(basis, 5)
+    raised = float(basis.weighted_norms(torch.full((1, 256), size), weights))
+    assert 1.0 < raised / (max(weights) * 16.0 * 2.0**-63) < 2.1
+
+
 def test_norms_of_long_vectors_are_raised_by_what_a_sum_of_squares_may_lose() -> None:
     """n u of the sum in any order, so half of it of the norm (Higham 2002, section 3.1)."""
     basis = Basis.flat(2**16)
