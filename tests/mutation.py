@@ -56,7 +56,7 @@ ROOMS: dict[str, tuple[str, str]] = {
     ),
     "gradients": (
         "training/perexample/*",
-        "training/test_{perexample,sensitivity,bounds,squares,own_modules,linear}.py",
+        "training/test_{perexample,sensitivity,bounds,squares,own_modules,linear,outside}.py",
     ),
 }
 OTHER = {
