@@ -4,18 +4,25 @@ docs/own-mechanism.md says.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 from sordino.base.errors import StudyError
 from sordino.core import study as studies
 from sordino.core.run import session
+from sordino.mechanisms.gaussian import Gaussian, within
 from sordino.mechanisms.kinds import MECHANISMS, Noise, known, register
 from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
+from sordino.training.perexample.clipping import Shortened
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "own-mechanism.md"
 
@@ -154,6 +161,31 @@ def test_a_contribution_on_which_a_mechanism_fails_adds_nothing_and_ends_no_run(
     finally:
         del sys.modules["careful"]
         MECHANISMS.forget("careful")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Naive(Gaussian):
+    """The obvious bound, which makes NaN of NaN."""
+
+    def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
+        norm = float(vector.double().norm())
+        return vector * min(1.0, self.clip / norm), norm <= self.clip
+
+    def shortened_rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return self.bounded(rows.double())[0], rows.double().norm(dim=1)
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_a_contribution_of_which_a_mechanism_makes_nan_adds_nothing(odd: float) -> None:
+    """Each number of the sum was NaN, so that it lost those of all others."""
+    made = Naive(clip=1.0, noise_multiplier=1.0)
+    rows = torch.tensor([[0.6, 0.8], [odd, 1.0], [0.0, 3.0]])
+    short = [[0.6, 0.8], [0.0, 0.0], [0.0, 1.0]]
+    assert torch.stack([within(made, row)[0] for row in rows]).numpy() == pytest.approx(
+        np.array(short)
+    )
+    found, _ = Shortened.by(made, 1.0).rows(rows)
+    assert found.numpy() == pytest.approx(np.array(short))
 
 
 def test_a_mechanism_that_takes_no_row_is_refused_before_a_charge(

@@ -216,15 +216,17 @@ def shortened(
 
 def within(mechanism: Bounded, vector: Tensor) -> tuple[Tensor, bool]:
     """What a mechanism makes of a contribution (d,); zeros, not within the bound, where one of
-    somebody's own fails on it: an error would tell of the contribution.
+    somebody's own fails on it, or gives what is not finite: an error would tell of the
+    contribution, and with a NaN the sum loses those of all others.
     """
     try:
         found, inside = mechanism.bounded(vector)
-        return found.reshape(vector.shape), bool(inside)
+        if not foreign(mechanism) or bool(found.isfinite().all()):
+            return found.reshape(vector.shape), bool(inside)
     except (Exception, SystemExit):  # a user's code may raise anything
         if not foreign(mechanism):
             raise
-        return vector.new_zeros(vector.shape), False
+    return vector.new_zeros(vector.shape), False
 
 
 def length(vector: Tensor) -> float:

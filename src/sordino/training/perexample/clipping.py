@@ -184,7 +184,7 @@ class Shortened:
     @classmethod
     def by(cls, mechanism: Shortening, clip: float) -> Shortened:
         """The way of a mechanism, which sees one row at a time; a row on which somebody's own
-        fails is zero.
+        fails, or of which it makes what is not finite, is zero.
         """
         if isinstance(mechanism, Apart) and not foreign(mechanism):
             return cls(clip, mechanism.shortened_rows)
@@ -195,7 +195,8 @@ class Shortened:
             for i, row in enumerate(alone(rows)):
                 with suppress(Exception, SystemExit):  # a user's code may raise anything
                     made, norm = mechanism.shortened_rows(row)
-                    norms[i], short[i] = norm, made
+                    if bool(made.isfinite().all()):
+                        norms[i], short[i] = norm, made
             return short, norms
 
         return cls(clip, shortened)
