@@ -113,6 +113,15 @@ def test_no_folder_and_no_right_to_it_are_one_clear_message(tmp_path: Path) -> N
         LedgerSession.for_data(tmp_path / "file", "run", held(client_0="aaaa"))
 
 
+@pytest.mark.parametrize(
+    "error", [MemoryError(), sqlite3.OperationalError("locking protocol"), OSError(28, "full")]
+)
+def test_what_passes_is_tried_again(path: Path, error: Exception) -> None:
+    with pytest.raises(LedgerUnavailable) as refused, storage.ledger_errors(path):
+        raise error
+    assert failed(refused.value) == 1
+
+
 def test_another_process_is_waited_for_and_then_named(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -278,6 +278,11 @@ def ledger_errors(path: Path, clock: Clock | None = None) -> Iterator[None]:
             "and is writable"
         ) from error
     except (Late, RecursionError, MemoryError) as error:
+        if clock is None and isinstance(error, MemoryError):
+            raise LedgerUnavailable(
+                f"{path}: the ledger cannot be used: no memory is left. Free some; nothing was "
+                "released without being charged"
+            ) from error
         raise _late(path, clock) from error
     except (TypeError, ValueError) as error:  # a number or text that rotted into something else
         raise LedgerError(
@@ -292,7 +297,7 @@ def ledger_errors(path: Path, clock: Clock | None = None) -> Iterator[None]:
             "disk is full": "Free some space; nothing was released without being charged",
             "disk I/O": "Free some space, and look at the disk; nothing was released without being "
             "charged",
-            "locked": "Another process is charging this ledger; try again when it is done",
+            "lock": "Another process is charging this ledger; try again when it is done",
             "readonly": "Make the file and its folder writable",
             "unable to open": "Make sure that its folder exists and is writable",
             "same thread": "Charge in the thread that has opened it",
