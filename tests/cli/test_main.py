@@ -131,6 +131,31 @@ def test_an_interruption_is_one_line_at_any_moment(
         assert done.stderr.strip().rstrip(".") == "sordino: interrupted"
 
 
+DEAF = """
+import ctypes, os, signal, sys, time, types
+from sordino.__main__ import main
+
+def command():
+    deaf = ctypes.CFUNCTYPE(None)(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    try:
+        deaf()  # as a callback of a compiler: Python passes over what it raises
+        time.sleep(20)
+    except KeyboardInterrupt:
+        print("heard")
+
+sys.modules["sordino.cli"] = types.SimpleNamespace(main=command)
+main()
+"""
+
+
+def test_an_interruption_that_nobody_could_hear_comes_once_more() -> None:
+    """A site that compiled when it was told to stop went on for ever."""
+    done = subprocess.run(
+        [sys.executable, "-c", DEAF], capture_output=True, text=True, check=False, timeout=15
+    )
+    assert (done.stdout, done.stderr) == ("heard\n", "")
+
+
 def test_what_nobody_expected_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
