@@ -102,13 +102,13 @@ def pytest_runtest_teardown() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One more than there are cores: tests of networks wait for deadlines, silences and other
+    """Two more than there are cores: tests of networks wait for deadlines, silences and other
     processes half of their time.
     """
     from xdist.plugin import pytest_xdist_auto_num_workers as cores
 
     count: int = cores(config)
-    return count + 1 if config.option.markexpr == "not nightly" else count
+    return count + 2 if config.option.markexpr == "not nightly" else count
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -20,7 +20,7 @@ import pytest
 
 from cases import ARRIVAL, CLIENT, METHODS, MORE, ORDERED, SAMPLE, study_of
 from sordino.base.errors import StudyError, WorkerGone
-from sordino.clients.workers import Load, Workers, workers
+from sordino.clients.workers import INTERRUPT, Load, Workers, workers
 from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.run import session
@@ -206,6 +206,23 @@ def test_a_run_whose_worker_is_killed_says_so_and_goes_on_to_the_same_bytes(tmp_
         play(tmp_path / "run", name, group, lambda row: child.kill())
     goes_on(tmp_path / "run")
     assert contents(tmp_path / "run") == contents(play(tmp_path / "alone", name, None))
+
+
+def test_an_interruption_that_comes_when_the_run_has_ended_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker's end was noticed before its interruption came, which then ended the caller."""
+    change = signal.signal
+
+    def late(*given: Any) -> Any:
+        signal.raise_signal(INTERRUPT)
+        return change(*given)
+
+    with pytest.raises(WorkerGone, match="so it is"), workers(2) as group:  # noqa: PT012
+        assert group is not None
+        monkeypatch.setattr(signal, "signal", late)
+        group.gone = WorkerGone("so it is")
+        group.check()
 
 
 def test_workers_end_with_the_run_that_is_killed(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def peak(process: int) -> int:
 
 def test_what_a_broken_line_has_carried_is_not_sent_again(tmp_path: Path) -> None:
     """Each of three times 200 kB takes longer than the line ever lasts."""
-    line = SlowLine(rate=300_000, lasts=0.6)
+    line = SlowLine(rate=160_000, lasts=1.1)
     played(tmp_path, line, size=200_000, seconds=90.0)
     assert line.connections >= 4
 

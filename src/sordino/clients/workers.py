@@ -261,6 +261,7 @@ class Workers:
     def __init__(self, lines: Sequence[Line], children: dict[int, Child]) -> None:
         self._lines, self.size = lines, len(lines) + 1
         self.gone: SordinoError | None = None
+        self.heard = False  # whether the run ends; then nobody is interrupted any more
         self.children, self._loaded, self._ending = children, False, False
         self._inbox: queue.SimpleQueue[Answers | Measured | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -416,9 +417,12 @@ def workers(count: int | None) -> Iterator[Workers | None]:
     if size == 1:
         yield None
         return
-    with _met(size, launched is not None) as found, _interrupted():
+    with _met(size, launched is not None) as found, _interrupted(found):
         try:
-            yield found
+            try:
+                yield found
+            finally:
+                found.heard = True  # an interruption before this is told below, a later one is none
         except BaseException as stopped:  # an interrupted import may fail in its own way
             if found.gone is None:
                 raise
@@ -427,12 +431,17 @@ def workers(count: int | None) -> Iterator[Workers | None]:
 
 
 @contextmanager
-def _interrupted() -> Iterator[None]:
+def _interrupted(group: Workers) -> Iterator[None]:
     """Let :data:`INTERRUPT` do what Ctrl-C does; in the main thread, where alone it can."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(INTERRUPT, signal.default_int_handler)
+
+    def interrupt(*_: object) -> None:
+        if not group.heard:
+            raise KeyboardInterrupt
+
+    before = signal.signal(INTERRUPT, interrupt)
     try:
         yield
     finally:
