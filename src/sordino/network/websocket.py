@@ -80,8 +80,8 @@ HELD = 0.001
 """Seconds between two looks whether the server can take the next frame."""
 WRITING = 1 << 15
 """Bytes on their way in this process, beyond which frames wait."""
-PIECE = 1 << 16
-"""Bytes of a frame that are sent at once, and that a server reads at once."""
+PIECE, RECORD = 1 << 16, 1 << 14
+"""Bytes of a frame that are sent at once; bytes that a server reads at once, a record of TLS."""
 ANSWERS = 1 << 20
 """Bytes beyond frames that wait for a site to read them; with more, it is cut off."""
 BEGUN, GO_ON = "Sordino-Begun", "go on"
@@ -404,7 +404,7 @@ class Port:
         self._unraisable, sys.unraisablehook = sys.unraisablehook, self._quiet
         # for each connection asyncio keeps memory for what it reads at once: 256 KiB, which a
         # thousand sites make 256 MiB; this holds for all TLS connections of the process
-        SSLProtocol.max_size = PIECE
+        SSLProtocol.max_size = RECORD
         _guard_handshakes(context, lambda why: self._refused("", why), _descriptors() // 2)
         return await serve(
             lambda connection: connection.hub.hear(connection),  # type: ignore[attr-defined]
