@@ -524,7 +524,7 @@ def test_ledgers_of_the_data_are_verified_as_a_folder_and_from_the_run(tmp_path:
         quiet,
     )
     session.begin(
-        study(tmp_path, "synchronous", f'privacy.ledger="{kept}"', "privacy.epsilon=6.0"),
+        study(tmp_path, "synchronous", f'privacy.ledger="{kept}"', "privacy.epsilon=6.0", "seed=1"),
         tmp_path / "two",
         quiet,
         quiet,
@@ -543,6 +543,13 @@ def test_ledgers_of_the_data_are_verified_as_a_folder_and_from_the_run(tmp_path:
     assert any(
         "result.spent lists 3 units" in problem for problem in verify(tmp_path / "two").problems
     )
+    edit(  # less than in all runs, and no less than this one's own entries
+        tmp_path / "two",
+        lambda about: about["result"].update(
+            spent=[1.98 * each for each in about["result"]["spent"]]
+        ),
+    )
+    assert any("result.spent is" in problem for problem in verify(tmp_path / "two").problems)
     victim = min(kept.glob("*.sqlite"))
     sql(victim, "UPDATE entries SET count = 1")
     for place in (kept, tmp_path / "one"):

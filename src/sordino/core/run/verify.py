@@ -12,7 +12,7 @@ together so many seconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -369,9 +369,9 @@ class _Verification:
         if seal is None:
             self.unsealed(folder, about)
             return
-        self.result(folder, about, {} if plain else clients, {} if plain else tested)
+        said = self.result(folder, about, {} if plain else clients, {} if plain else tested)
         digests = {name: self.file(place, name) for name in place.to_digest(seal.facts)}
-        self.differ(place.changed_since_seal(seal.facts, about, digests), self.verdict.epsilon)
+        self.differ(place.changed_since_seal(seal.facts, about, digests), said)
         self.head(folder, about.get("ledger"), ledger, "run" if local else "data", seal.seq)
         if not self.problems:
             self.order(folder)
@@ -401,12 +401,9 @@ class _Verification:
                     return
                 last = now
 
-    def differ(self, found: Sequence[Difference], epsilon: float | None = None) -> None:
-        """Note differences, but for those of an epsilon that were said with what it adds up to."""
-        for each in found:
-            said_already = each.key in ("result.epsilon", "result.spent") and epsilon is not None
-            if not (said_already and not _alike(each)):
-                self.problems.append(each.against_ledger)
+    def differ(self, found: Sequence[Difference], said: Collection[str] = ()) -> None:
+        """Note differences, but for keys that were ``said`` with what they add up to."""
+        self.problems += [each.against_ledger for each in found if each.key not in said]
 
     def spent(
         self, opened: list[Opened], terms: Terms, *, local: bool
@@ -426,27 +423,30 @@ class _Verification:
 
     def result(
         self, folder: Path, about: Row, spent: Mapping[str, float], tested: Mapping[str, float]
-    ) -> None:
-        """Epsilon, of all and of each, as stated and as added up here."""
+    ) -> set[str]:
+        """Hold epsilon, of all and of each, as stated against what adds up here; the keys that do
+        not fit.
+        """
         stated = mapping(about.get("result"))
-        where, given = f"{folder / ABOUT}: result", self.verdict.epsilon
+        where, given, found = f"{folder / ABOUT}: ", self.verdict.epsilon, dict[str, str]()
         if given is not None and not _close(stated.get("epsilon"), given):
-            self.problems.append(
-                f"{where}.epsilon is {_in_words(stated.get('epsilon'))}; the ledger gives "
-                f"{epsilon_text(given)}"
+            found["result.epsilon"] = (
+                f"is {_in_words(stated.get('epsilon'))}; the ledger gives {epsilon_text(given)}"
             )
         each = _numbers_in(about, "spent")
         if len(each) != len(spent) or not all(map(_close, each, sorted(spent.values()))):
-            self.problems.append(
-                f"{where}.spent lists {len(each)} units, at most "
+            found["result.spent"] = (
+                f"lists {len(each)} units, at most "
                 f"{_in_words(max(each, default=None))}; the ledger gives {len(spent)}, at most "
                 f"{_in_words(max(spent.values(), default=None))}"
             )
-        self.problems += [
-            f"{where}.test_epsilon is not what the ledger gives: {epsilon_text(epsilon)}"
-            for epsilon in tested.values()
-            if not _close(stated.get("test_epsilon"), epsilon)
-        ]
+        for epsilon in tested.values():
+            if not _close(stated.get("test_epsilon"), epsilon):
+                found["result.test_epsilon"] = (
+                    f"is not what the ledger gives: {epsilon_text(epsilon)}"
+                )
+        self.problems += [f"{where}{key} {why}" for key, why in found.items()]
+        return {*found}
 
     def head(self, folder: Path, head: object, ledger: Ledger, scope: str, sealed: int) -> None:
         """The place at which a run was sealed, against the chain."""
@@ -541,7 +541,7 @@ def _at_least(spent: Mapping[str, float], stated: Sequence[float]) -> dict[str, 
     more.
 
     Once a run has ended its records' histories are those of classes, in which later runs are, too.
-    That what is stated was not changed since, the seal shows.
+    That what is stated was not changed since, the comparison with the seal shows.
     """
     own = sorted(spent.items(), key=lambda item: item[1])
     if len(stated) != len(own) or not all(
@@ -607,14 +607,6 @@ def _number(value: object) -> float:
 
 def _close(stated: object, given: object) -> bool:
     return math.isclose(_number(stated), _number(given), rel_tol=CLOSE)
-
-
-def _alike(found: Difference) -> bool:
-    """Return whether two values in words are close numbers."""
-    try:
-        return _close(float(found.then), float(found.now))
-    except ValueError:
-        return False
 
 
 def _in_words(value: object) -> str:
