@@ -89,6 +89,9 @@ STUDIES |= {
     "shared": STUDIES["synchronous"]
     .replace("tau = 2", "tau = 1")
     .replace("[budget]", 'noise = "shared"\n[budget]'),
+    "client-in-turn": STUDIES["client"].replace(
+        "sampling_rate = 0.6", 'sampling = "passes"\nbatches = 2\ncorrelation = "blt"'
+    ),
     "shared-client": STUDIES["client"].replace("[budget]", 'noise = "shared"\n[budget]'),
 }
 """A study of each kind that a network carries whose sites are clients."""

@@ -30,6 +30,7 @@ LONG = {
     "synchronous": ["budget.rounds=20"],
     "asynchronous": ["budget.updates=300"],
     "client": ["budget.rounds=20"],
+    "client-in-turn": ["budget.rounds=20", "privacy.epsilon=1e6"],
     "shared": ["budget.rounds=20"],
     "shared-client": ["budget.rounds=20"],
     "events": [],
@@ -67,9 +68,9 @@ def older(found: Federation, copy: Path, *, whole: bool, more: int = MORE) -> li
         *((name, "the folder") for name in ("asynchronous", "client", "shared")),
         *(
             pytest.param(name, "the folder", marks=pytest.mark.nightly)
-            for name in ("synchronous", "shared-client", "events")
+            for name in ("synchronous", "client-in-turn", "shared-client", "events")
         ),
-        ("client", ""),
+        ("client-in-turn", ""),
         ("shared-client", ""),
         ("events", ""),
     ],

@@ -81,12 +81,6 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
                 f"regime '{study.regime}' does not say what a site refuses (Rules.objection), so "
                 "no network carries it yet. Use `sordino run`"
             )
-        if study.batches is not None and regime_of(study).whole(study):
-            raise StudyError(
-                "privacy.sampling = 'passes' with whole clients: the ledger holds passes, and does "
-                "not tell a server that was put back from an older copy which of their rounds were "
-                "released. Use `sordino run`, or set sampling = 'poisson'"
-            )
         if study.data.testing in ("public share", "private share"):
             raise StudyError(
                 f"data.test = '{study.data.testing}' sets rows of all clients aside, and here each "

@@ -351,6 +351,12 @@ class ServerRun:
         ledger, unit = self.ledgers.ledger, self.ledgers.names[self.units[site]]
         return [(each.round, each.event) for each in ledger.entries(unit) if each.round > after]
 
+    def _charged(self, world: ServerSide[Any]) -> tuple[tuple[int, str], ...]:
+        """Return all rounds that were charged to everybody; a site knows which are its own."""
+        sites = {unit: site for site, unit in enumerate(self.units)}.values()
+        found = dict(each for site in sites for each in self._owed(world, site, 0))
+        return tuple((number, written(event)) for number, event in sorted(found.items()))
+
     def _kernel(
         self, world: ServerSide[Any], moment: Any, watcher: Any, session: ServerSession
     ) -> NetworkKernel[Any]:
@@ -359,9 +365,7 @@ class ServerRun:
         def ends(moment: Snapshot) -> None:
             """A server that is killed before the end itself is kept can still tell the sites."""
             last = Farewell(
-                _bye(moment, world.hands_out),
-                dict(session.answers()),
-                tuple((each, written(event)) for each, event in self._owed(world, 0, 0)),
+                _bye(moment, world.hands_out), dict(session.answers()), self._charged(world)
             )
             replace_file(self.folder / LAST, msgspec.msgpack.encode(last), mode=0o600)
 

@@ -81,7 +81,9 @@ class LedgerSession:
                 kept, called = ledger.units(), ledger.labels()
                 for unit in (*kept, *units):
                     who = f"{unit} ({called[unit]})" if unit in called else unit
-                    refuse_other_data(path, who, kept.get(unit, ""), units.get(unit, ""))
+                    known, given = kept.get(unit, ""), units.get(unit, "")
+                    if given != f"elsewhere/{known}":  # as earlier versions wrote it
+                        refuse_other_data(path, who, known, given)
                 ledger.refuse_other_data(run, data)
         return cls(ledger, {unit: unit for unit in units}, Prices(ledger), data=data)
 

@@ -30,9 +30,9 @@ Whole clients take part in such an order, too (:class:`Blocks`): there a round s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -44,6 +44,8 @@ from sordino.base.message import Compute, Train, TrainInOrder
 from sordino.mechanisms.correlated import Memory, released
 from sordino.mechanisms.gaussian import Bounded
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
@@ -51,12 +53,21 @@ class Blocks:
     mod b, and block (t - 1) mod b has its turn in round t. A pass is b rounds, so a client takes
     part in one round of a pass at most. Who misses its turn waits for the next.
 
+    What is charged is a pass, to everybody, before the first of its rounds: so clients of one
+    ledger have equal histories. Between sites it is each round, to its block: so the server's
+    ledger knows which rounds were released.
+
+    Attributes:
+        batches: b.
+        apart: whether each round is charged, to its block alone.
+
     >>> blocks = Blocks(3)
     >>> list(blocks.of(2, 8)), blocks.turn(4, 2), blocks.number(3), blocks.number(4)
     ([1, 4, 7], True, 1, 2)
     """
 
     batches: int
+    apart: bool = False
 
     def of(self, round_number: int, clients: int) -> range:
         """Return who has a turn in a round, of so many clients."""
@@ -67,8 +78,15 @@ class Blocks:
         return client in self.of(round_number, client + 1)
 
     def number(self, round_number: int) -> int:
-        """Return the number of the pass, from 1, that a round is in."""
-        return (round_number - 1) // self.batches + 1
+        """Return the number, from 1, of the pass that a round is in; of the round, if it is charged
+        by itself.
+        """
+        return round_number if self.apart else (round_number - 1) // self.batches + 1
+
+    def charged(self, round_number: int, clients: Sequence[T]) -> Sequence[T]:
+        """Return who is charged for a round, or for its pass, of all clients in their order."""
+        first = (round_number - 1) % self.batches
+        return clients[first :: self.batches] if self.apart else clients
 
 
 @dataclass(slots=True, eq=False)

@@ -28,7 +28,6 @@ from sordino.core.run import session
 from sordino.core.run.folder import CHECKPOINT
 from sordino.core.world import EncodedSnapshot
 from sordino.mechanisms.correlated import CorrelatedGaussian, Correlation, Memory
-from sordino.network.demo import lay_out
 from sordino.privacy import Ledger
 from sordino.regimes.synchronous.aggregate import PrivateSum
 from sordino.regimes.synchronous.audit import clients as attack
@@ -135,6 +134,17 @@ CONTRACT = RoundNoise(0.5, 2.0)
 def given(client: int, number: int, d: int) -> Contribution:
     delta = np.full(d, 1e-3, np.float32)
     return Contribution(client=client, round=number, steps=1, delta=delta, inside=True)
+
+
+def test_between_sites_a_sum_has_permits_of_its_block_and_its_round() -> None:
+    units = tuple(f"block:{i % BLOCKS}" for i in range(CLIENTS))
+    one = one_sum(units=units, blocks=Blocks(BLOCKS, apart=True))
+    own, earlier = (permit(privacy.Gaussian(2.0), 1, number, "block:1") for number in (5, 2))
+    other = permit(privacy.Gaussian(2.0), 1, 5, "block:0")
+    one.release([given(4, 5, 9)], CONTRACT, 5, 9, [own])
+    for permits in ([earlier], [other], [own, other], []):
+        with pytest.raises(LocalProtocolError, match="ledger charged"):
+            one.release([given(4, 5, 9)], CONTRACT, 5, 9, permits)
 
 
 def test_a_sum_has_nobody_whose_turn_it_is_not_and_no_permit_of_another_pass() -> None:
@@ -255,8 +265,3 @@ def test_an_attack_on_a_run_stays_below_what_is_booked(kind: str, tmp_path: Path
 def test_what_has_no_price_is_refused(changes: Sequence[str], why: str, tmp_path: Path) -> None:
     with pytest.raises(StudyError, match=why):
         study_of(tmp_path, *changes)
-
-
-def test_no_network_carries_it(tmp_path: Path) -> None:
-    with pytest.raises(StudyError, match="which of their rounds were released"):
-        lay_out(study_of(tmp_path, "data.clients=3"), tmp_path / "out", scripted=False)

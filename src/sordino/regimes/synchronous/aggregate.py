@@ -93,7 +93,8 @@ class PrivateSum:
     Attributes:
         mechanism: bounds contributions and adds the noise.
         shares: w_i in (0, 1] of every client.
-        units: whose data it sums, in the ledger: one unit that stands for all, or each its own.
+        units: whose data it sums, in the ledger: one unit that stands for all, or each its own; of
+            every client in their order, where blocks are charged apart.
         sampling_rate: q_c.
         blocks: whose turn it is in a round, where nobody is drawn; q_c is 1 / b then.
         entropy: where the noise is drawn from, by round.
@@ -161,23 +162,25 @@ class PrivateSum:
             noise: of earlier rounds, where that of later ones is correlated with it.
 
         Raises:
-            LocalProtocolError: unless there are ``permits``, one for each unit, and each covers one
-                such release in this round, or the pass that it is in, and it is the turn of all who
-                answered; nothing has been computed then.
+            LocalProtocolError: unless there are ``permits``, one for each unit that is charged, and
+                each covers one such release in this round, or the pass that it is in, and it is the
+                turn of all who answered; nothing has been computed then.
         """
-        price, booked_as = [(self.event(contract), 1)], number
-        if self.blocks is not None:
-            booked_as = self.blocks.number(number)
+        price, booked_as, units = [(self.event(contract), 1)], number, self.units
+        if (blocks := self.blocks) is not None:
+            booked_as = blocks.number(number)
+            units = tuple(blocks.charged(number, units))
             for answer in answers:
-                if not self.blocks.turn(answer.client, number):
+                if not blocks.turn(answer.client, number):
                     raise LocalProtocolError(
                         f"round {number} is not the turn of client {answer.client}"
                     )
-        own: dict[str, list[Permit]] = {unit: [] for unit in self.units}
+        own: dict[str, list[Permit]] = {unit: [] for unit in units}
+        known = frozenset(own)
         for permit in permits:
             own.setdefault(permit.unit, []).append(permit)
         for unit, booked in own.items():
-            covers_round(unit, booked if unit in self.units else (), price, booked_as)
+            covers_round(unit, booked if unit in known else (), price, booked_as)
         mechanism = self._mechanism(contract, seen)
         total = np.zeros(dimension, np.float64)
         excess = 0.0

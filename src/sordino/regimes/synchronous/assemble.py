@@ -45,8 +45,8 @@ class RoundSimulation(Simulation[Any]):
     Attributes:
         life: of this process, where it draws noise anew that rounds of whole clients are charged
             for; else empty.
-        blocks: of clients that take part in turn: then their passes are charged, each under one
-            key, whichever of its rounds asks first.
+        blocks: of clients that take part in turn: they say who is charged for a round or its pass,
+            under one key, whichever of its rounds asks first.
     """
 
     why: str = "a round"
@@ -78,23 +78,27 @@ class RoundSimulation(Simulation[Any]):
         ]
 
     def round_requests(self, site: int, effect: Book) -> Charges:
-        """Return the round, charged to a site's own unit."""
+        """Return the round, charged to a site's own unit; nothing where it is not its turn."""
         unit = self.units[site]
         return [each for each in self._round(effect) if each.charge.unit == unit]
 
     def _round(self, effect: Book) -> list[ChargeRequest]:
         number, key = effect.number, f"round {effect.number}"
-        if self.blocks is not None:
-            number = self.blocks.number(number)
-            key = f"pass {number}"
-        if self.units[0] == self.units[-1]:  # one for all, or there is one client
-            charge = self.charge(self.units[0], effect.fact, 1, number, key)
-            return [ChargeRequest(None, charge, self.budget)]
+        sites: Sequence[int] = range(len(self.units))
+        if (blocks := self.blocks) is not None:
+            sites, number = blocks.charged(number, sites), blocks.number(number)
+            key = key if blocks.apart else f"pass {number}"
+        if sites and self.units[sites[0]] == self.units[sites[-1]]:  # one for all of them
+            charge = self.charge(self.units[sites[0]], effect.fact, 1, number, key)
+            everybody = len(sites) == len(self.units)
+            return [ChargeRequest(None if everybody else tuple(sites), charge, self.budget)]
         return [
             ChargeRequest(
-                (site,), self.charge(unit, effect.fact, 1, number, f"{key}/{unit}"), self.budget
+                (site,),
+                self.charge(unit := self.units[site], effect.fact, 1, number, f"{key}/{unit}"),
+                self.budget,
             )
-            for site, unit in enumerate(self.units)
+            for site in sites
         ]
 
 
@@ -111,13 +115,18 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
     def named(self) -> tuple[list[str], dict[str, str]]:
         """Return each client's unit in the ledger, and the fingerprint of each unit's data.
 
-        Where whole clients are protected, every round charges all of them alike: in a ledger of the
-        run they share one unit. In one that knows records each has its own, so that who joins or
-        leaves resets nobody's budget.
+        Where whole clients are protected, every round charges all of them alike, or between sites
+        all of a block: in a ledger of the run they share one unit. In one that knows records each
+        has its own, so that who joins or leaves resets nobody's budget.
         """
-        if self.study.aggregated and not self.data_records and self.mine is None:
-            return ["clients"] * len(self.prints), {"clients": self.prints.joined()}
-        return super().named()
+        if not self.study.aggregated or self.data_records or self.mine is not None:
+            return super().named()
+        count = len(self.prints)
+        units = ["clients"] * count
+        if self.blocks is not None and self.blocks.apart:
+            units = [f"block:{i % self.blocks.batches}" for i in range(count)]
+        whole = ("elsewhere/" if self.remote else "") + self.prints.joined()
+        return units, dict.fromkeys(units, whole)
 
     def records(self) -> Sequence[Records]:
         """Return who is in each client's data: of whole clients, or of examples."""
@@ -143,7 +152,9 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
     def blocks(self) -> Blocks | None:
         """Whole clients that take part in turn; None where they are drawn."""
         batches = self.study.batches
-        return None if batches is None or not self.study.aggregated else Blocks(batches)
+        if batches is None or not self.study.aggregated:
+            return None
+        return Blocks(batches, apart=self.remote)
 
     @property
     def clip(self) -> float:
@@ -168,11 +179,12 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         """Return the rules of clients that can pay for so many charges each."""
         study, terms, fixed, noise = self.study, self._terms(pays), self.sums, self.noise
         aggregator, affordable_rounds = None, None
+        apart = self.blocks is not None and self.blocks.apart
         if study.aggregated and fixed is None and noise is not None:
             aggregator = PrivateSum(
                 mechanism=noise,
                 shares=tuple(study.shares(self.sizes)),
-                units=tuple(dict.fromkeys(self.units)),
+                units=tuple(self.units if apart else dict.fromkeys(self.units)),
                 sampling_rate=study.privacy.sampling_rate,
                 blocks=self.blocks,
                 entropy=self.entropy,
@@ -199,7 +211,8 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         if rules.ordered and self.noise is not None:
             return PassSimulation
         if self.blocks is not None:
-            return partial(RoundSimulation, why="a pass", blocks=self.blocks)
+            why = "a round" if self.blocks.apart else "a pass"
+            return partial(RoundSimulation, why=why, blocks=self.blocks)
         if rules.adder is None:
             return RoundSimulation if rules.together else Simulation
         if not rules.together:

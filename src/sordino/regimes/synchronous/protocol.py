@@ -21,7 +21,7 @@ counted as if everybody had taken them.
 
 With passes in a public order nobody is drawn: clients take part in blocks, in turn
 (:class:`~sordino.training.passes.Blocks`), and each pass over all blocks is charged once, to every
-client, before its first round.
+client, before its first round; between sites, each round to its block.
 
 Where clients share the noise (``SharedSum``, in the same place), everybody within reach sends
 residues, which are added up as they come. Their sum is opened once, when the round closes; Delta is
@@ -537,6 +537,9 @@ class Synchronous(Rules[State]):
         method, terms, number = self.method, self.terms, task.round
         if not 1 <= number <= terms.rounds:
             return f"it is of round {number}, and the study has {terms.rounds}"
+        blocks = None if self.aggregator is None else self.aggregator.blocks
+        if blocks is not None and not blocks.turn(client, number):
+            return f"round {number} is not its turn"
         if isinstance(task, TrainInOrder) != self.ordered:
             drawn = "batches come in an order" if self.ordered else "batches are drawn"
             return f"it is a {type(task).__name__}, and in the study {drawn}"
