@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.base import HOME
-from sordino.base.errors import StudyError
-from sordino.base.registry import did_you_mean
+from sordino.base.errors import StudyError, did_you_mean
 from sordino.core.files import said_clearly
 
 

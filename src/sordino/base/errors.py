@@ -23,6 +23,8 @@ CutShort, with 130 Interrupted; with 1 the rest, and LedgerUnavailable.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 LONGEST = 2_000
 """Characters of a text of which a peer chose a part."""
 
@@ -36,6 +38,14 @@ def printable(text: str, most: int = LONGEST) -> str:
     return "".join(
         each if each.isprintable() else " " if each.isspace() else "?" for each in text[:most]
     )
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint at the closest of the known words, or nothing."""
+    import difflib  # takes a while, and most words are known
+
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{close[0]}'?" if close else ""
 
 
 class SordinoError(Exception):

@@ -7,7 +7,6 @@ Each registered class is a table; a new one is a file with one registration.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +25,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError, core_schema
 
 from sordino.base import modules
-from sordino.base.errors import StudyError
+from sordino.base.errors import StudyError, did_you_mean
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass as Kind
@@ -294,9 +293,3 @@ def not_known(word: str, known: Iterable[str]) -> str:
     names = list(known)
     hint = did_you_mean(word, names) or "."
     return f"{word!r} is not known{hint} Known: {', '.join(names)}"
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint at the closest of the known words, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean '{close[0]}'?" if close else ""

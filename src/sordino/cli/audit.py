@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sordino.base import companions
-from sordino.base.errors import StudyError
+from sordino.base.errors import StudyError, did_you_mean
 from sordino.cli import say
 from sordino.cli.run import AsJson, Set, Workers
 
@@ -223,7 +223,6 @@ def audit(
 
 
 def _checked(attack: str | None) -> str:
-    from sordino.base.registry import did_you_mean
 
     listed = ", ".join(f"{name} ({does})" for name, does in ATTACKS.items())
     if attack is None:

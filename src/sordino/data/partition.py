@@ -80,8 +80,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
-from sordino.base.errors import StudyError
-from sordino.base.registry import Registry, Section, did_you_mean
+from sordino.base.errors import StudyError, did_you_mean
+from sordino.base.registry import Registry, Section
 from sordino.data.dataset import Dataset, Indices, Labels, listed
 
 Parts = Sequence[Indices]

@@ -2,7 +2,7 @@
 
 from sordino.base.errors import SordinoError as SordinoError
 from sordino.base.errors import StudyError as StudyError
-from sordino.base.registry import did_you_mean as did_you_mean
+from sordino.base.errors import did_you_mean as did_you_mean
 from sordino.cli import say as say
 from sordino.cli.audit import AttackOptions as AttackOptions
 from sordino.cli.run import AsJson as AsJson

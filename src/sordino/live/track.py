@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from sordino.base import modules
-from sordino.base.errors import StudyError
+from sordino.base.errors import StudyError, did_you_mean
 from sordino.base.files import KIB, folder_below, read_below
-from sordino.base.registry import did_you_mean
 from sordino.core.files import replace_file
 from sordino.core.records import About, Round, Row, known, number, plain
 from sordino.core.run import folder as log

@@ -26,9 +26,9 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from sordino.base import modules as code
-from sordino.base.errors import StudyError
+from sordino.base.errors import StudyError, did_you_mean
 from sordino.base.files import DEEPEST, MOST_TOML, Malformed, read_below, readable, toml_of
-from sordino.base.registry import REGISTRIES, Registry, Section, below, did_you_mean, explained
+from sordino.base.registry import REGISTRIES, Registry, Section, below, explained
 from sordino.core import regimes
 from sordino.core.method import METHODS, Method
 from sordino.core.study.base import UNITS, Study

@@ -39,8 +39,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.base.errors import DataError
-from sordino.base.registry import did_you_mean
+from sordino.base.errors import DataError, did_you_mean
 from sordino.data.dataset import Scale, constants, listed, refuse_non_finite, single
 from sordino.data.encoding import refuse_gaps
 from sordino.data.formats import AGAIN, Source
