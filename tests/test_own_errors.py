@@ -188,10 +188,10 @@ def _forget() -> Iterator[None]:
         registry.forget("own")
 
 
-def told(folder: Path, code: str, regime: str, change: str, command: str) -> str:
+def told(folder: Path, code: str, regime: str, change: str, command: str, *other: str) -> str:
     (folder / "own.py").write_text(code)
     (folder / "study.toml").write_text(named(regime).template)
-    sets = [word for each in (*SMALL[regime], change) for word in ("--set", each)]
+    sets = [word for each in (*SMALL[regime], change, *other) for word in ("--set", each)]
     more = ["--out", "run", "--quiet"] if command == "run" else []
     done = sordino(folder, command, "study.toml", *more, *sets)
     assert done.returncode == 2, done.stderr
@@ -242,6 +242,41 @@ def test_a_class_that_lacks_a_method_is_refused_with_its_name(
         tmp_path, CODE.replace(f"def {name}(", f"def other_{name}("), regime, change, "plan"
     )
     assert lacking in line
+
+
+RAW = """
+class Curious(Folds):
+    @property
+    def wants(self):
+        from sordino.extend.methods import Wants
+
+        return Wants(raw=True)
+
+
+class Drawn(Folds):
+    @property
+    def realised(self):
+        return True
+"""
+CLIENT = CODE.replace('forms={"sound": True}', 'forms={"sound": True}, units=("client",)')
+UNIT = "its about says that it protects 'client': set units = ('sample',) there"
+PASSES = 'privacy={unit="sample", epsilon=4, delta=1e-3, sampling="passes", batches=4}'
+
+
+@pytest.mark.parametrize(
+    ("code", "regime", "changes", "said"),
+    [
+        (CLIENT, "synchronous", ['method={name="own:Folds"}', "privacy.unit=client"], UNIT),
+        (CLIENT, "asynchronous", ['method={name="own:Arrivals"}', "privacy.unit=client"], UNIT),
+        (CODE + RAW, "synchronous", ['method={name="own:Curious"}', PASSES], "as one release"),
+        (CODE + RAW, "synchronous", ['method={name="own:Drawn"}'], "realised gave True; it must"),
+    ],
+)
+def test_a_method_of_ones_own_promises_no_more_than_its_class_does(
+    tmp_path: Path, code: str, regime: str, changes: list[str], said: str
+) -> None:
+    """A method that said it protects clients clipped examples, and passes left raw numbers out."""
+    assert said in told(tmp_path, code, regime, changes[0], "plan", *changes[1:])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pydantic import PrivateAttr
 from permitted import permits
 from sordino.base.entropy import Seeded
 from sordino.base.errors import LocalProtocolError
-from sordino.base.message import Train
+from sordino.base.message import Train, TrainInOrder
 from sordino.mechanisms.contract import looks_standard_normal
 from sordino.mechanisms.gaussian import CountedGaussian, Gaussian
 from sordino.privacy import NonPrivate, PoissonSampled
@@ -23,6 +23,7 @@ from sordino.training.dpsgd import PlainClient, PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Sgd, Steps
+from sordino.training.passes import Passes
 from sordino.training.perexample import ClippedSum, MeanGradient
 from sordino.training.perexample.separable import known
 
@@ -162,6 +163,19 @@ def test_a_papers_form_divides_by_the_batch_as_drawn() -> None:
     )
     update = empty.answer(asked, permits(empty.price(asked)))
     assert (update.weights == asked.weights).all()
+
+
+def test_a_pass_is_charged_for_its_steps_alone() -> None:
+    """Raw numbers left a client beside them, and the ledger held a finite price."""
+    ordered = replace(client(), passes=Passes(2))
+    weights = task(ordered).weights
+    asked = TrainInOrder(1, 1, weights, taken=0)
+    paid = permits(ordered.price(asked))
+    ordered.answer(asked, paid)
+    for more in ({"probe": weights}, {"loss_bound": 1.0, "loss_noise": 8.0}):
+        other = replace(ordered, passes=Passes(2))
+        with pytest.raises(LocalProtocolError, match="asks for more"):
+            other.answer(TrainInOrder(1, 1, weights, taken=0, **more), paid)
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,17 @@ class HorizontalStudy(Study):
 
     @model_validator(mode="after")
     def _has_noise_that_fits(self) -> HorizontalStudy:
-        name = self.method.name
+        name, unit = self.method.name, self.privacy.unit
+        if unit != "none" and (unit == "client") != self.of_clients:
+            does, right = (
+                ("bounds updates of whole clients", "client")
+                if self.of_clients
+                else ("clips single examples", "sample")
+            )
+            raise ValueError(
+                f"method '{name}' {does}, and its about says that it protects '{unit}': set "
+                f"units = ('{right}',) there"
+            )
         if (
             self.method.adapts_noise
             and self.form == "sound"
@@ -262,6 +272,11 @@ class HorizontalStudy(Study):
     @property
     def pooled(self) -> bool:
         """All data lies in one place."""
+        return False
+
+    @property
+    def of_clients(self) -> bool:
+        """Its method bounds what a whole client sends; else the gradients of single examples."""
         return False
 
     @property

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from sordino.base.entropy import Entropy
-from sordino.base.errors import StudyError
+from sordino.base.errors import LocalProtocolError, StudyError
 from sordino.base.message import Statistics, Train, Update
 from sordino.mechanisms.gaussian import Bounded, Measuring, Shortening
 from sordino.privacy import Chosen, Event, NonPrivate, Permits, PoissonSampled, Price, covers_round
@@ -117,6 +117,10 @@ class PrivateClient(SteppingClient):
     def answer(self, task: Train, permits: Permits) -> Update:
         if self.passes is None:
             covers_round(self.unit, permits, self.price(task), task.round)
+        elif (wants := Wants.of(task)).loss is not None or wants.raw or self.realised:
+            raise LocalProtocolError(
+                f"round {task.round}: a pass is charged for noisy steps, and the task asks for more"
+            )
         else:
             self.shown(permits, task, agreed(self.mechanism, task).event())
         beside = Beside(task, self.kernels, self.examples, self.expected_batch)

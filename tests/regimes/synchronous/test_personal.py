@@ -180,6 +180,7 @@ def test_adaptive_tau_counts_the_noise_of_every_client(tmp_path: Path) -> None:
         ),
         ({"method": "ali-dpfl", "more": 'form = "paper"'}, "literal form"),
         ({"method": "dynamic-dp-sgd", "more": "tau = 1"}, "one noise for all clients"),
+        ({"method": "dynamic-dp-sgd", "more": "noise_decay = 1.0"}, "one noise for all"),
         ({"privacy": 'mechanism = { kind = "haar" }'}, "mechanism 'haar'"),
         ({"privacy": 'noise = "shared"'}, "noise 'shared'"),
     ],

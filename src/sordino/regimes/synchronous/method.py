@@ -283,6 +283,9 @@ class SynchronousMethod(Method):
             raise METHODS.wrong(self, "wants", asked, "Wants(...)")
         if tau is not None and not (_whole(tau) and tau != 0):
             raise METHODS.wrong(self, "fixed_tau", tau, "a whole number from 1, or None")
+        if self.realised and not asked.raw:
+            wanted = "False: noise whose scale follows the drawn batch has no price"
+            raise METHODS.wrong(self, "realised", self.realised, wanted)
         if not (
             isinstance(factors, tuple)
             and len(factors) == 2

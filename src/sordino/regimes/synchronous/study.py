@@ -232,11 +232,12 @@ class SynchronousStudy(HorizontalStudy):
                 "privacy.epsilons: a paper's literal form holds nobody to a budget: use form "
                 "'sound', or leave epsilons out"
             )
-        if self.method.adapts_noise or any(noise != 1.0 for _, noise in self.factors):
+        method, changes = self.method, any(factors != (1.0, 1.0) for factors in self.factors)
+        if method.adapts_noise or method.adapts_clip or changes:
             raise ValueError(
-                f"privacy.epsilons: method '{self.method.name}' sets one noise for all clients, "
-                "round by round: choose one with constant noise, such as 'dp-sgd', 'ali-dpfl' or "
-                "'als-dpfl'"
+                f"privacy.epsilons: method '{method.name}' sets one noise for all clients, "
+                "round by round: choose one with constant bound and noise, such as 'dp-sgd', "
+                "'ali-dpfl' or 'als-dpfl'"
             )
 
     def _can_have_passes(self) -> None:
@@ -251,7 +252,8 @@ class SynchronousStudy(HorizontalStudy):
                 "privacy.noise = 'own', or sampling = 'poisson'"
             )
         scheduled = any(noise != 1.0 for _, noise in self.factors)
-        if method.adapts_noise or scheduled or method.wants.loss or self.form == "paper":
+        beside = method.wants.loss or method.unpriced
+        if method.adapts_noise or scheduled or beside or self.form == "paper":
             raise ValueError(
                 f"privacy.sampling 'passes': a pass is charged as one release, and method "
                 f"'{method.name}' in this form changes the noise on the way or releases something "
@@ -277,6 +279,11 @@ class SynchronousStudy(HorizontalStudy):
     def clipping(self) -> str | None:
         """Where the bound comes from, for methods that have a choice."""
         return self.method.clipping if isinstance(self.method, Clipped | ClientLevel) else None
+
+    @property
+    def of_clients(self) -> bool:
+        """Its method bounds what a whole client sends."""
+        return isinstance(self.method, ClientLevel)
 
     @property
     def aggregated(self) -> bool:
