@@ -18,7 +18,7 @@ from cases import study_of as case_of
 from federations import Hand, read_incidents, study_of
 from memory import MemoryLine, Net
 from sordino.base import residues
-from sordino.base.errors import StudyError
+from sordino.base.errors import RemoteProtocolError, StudyError
 from sordino.base.message import Masked, Train
 from sordino.clients.division import examples, federation
 from sordino.clients.regime import of
@@ -326,6 +326,9 @@ def test_a_site_says_the_same_again_and_nothing_about_the_past(federate: Makes) 
         pair=certificates.read_pair(folder, "site"),
     )
     kept = Kept(run="r", number=4)
+    for number in (0, -1):  # no other error: it would end the site
+        with pytest.raises(RemoteProtocolError, match=f"there is no round {number}"):
+            own.step(kept, _invitation(number))
     kept, first = own.step(kept, _invitation(5))
     assert own.step(kept, _invitation(5)) == (kept, first)
     for number in (3, 4):

@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from sordino.base.logs import log_to
 from sordino.network import demo, kit, transport
 from sordino.network.kit import Agreed
 from sordino.network.server import serve_all
-from sordino.network.site import JoinOptions, join
+from sordino.network.site import JoinOptions, join, promised
 from sordino.network.status import Shown
 from sordino.network.transport import AT_ONCE, Event, Lost, Mailbox, Stranger
 from sordino_nvflare import admin, channel, job, local
@@ -342,6 +343,13 @@ def workspace(tmp_path: Path) -> Path:
     (tmp_path / "north/local").mkdir(parents=True)
     default = {"format_version": 2, "class_allow_list": ["a.B"], "allow_log_streaming": True}
     (tmp_path / "north/local/resources.json.default").write_text(json.dumps(default))
+    roles = {
+        "project_admin": "any",
+        "lead": {"submit_job": "any", "manage_job": "n:submitter", "BYOC": "any", "byoc": "any"},
+        "member": {"view": "any"},
+    }
+    rights = {"format_version": "1.0", "permissions": roles}
+    (tmp_path / "north/local/authorization.json.default").write_text(json.dumps(rights))
     return tmp_path / "north"
 
 
@@ -357,6 +365,38 @@ def test_a_site_lets_its_nvflare_run_a_federation(kits: Path, workspace: Path) -
     federation = Agreed(own / "site-0").agreement.name
     settings = local.read(found, federation, local.SiteTable)
     assert (settings.data, settings.epsilon_limit) == (kits / "new.csv", 2.0)
+    assert job.TRUSTED in " ".join(done.stderr.split())
+    options = JoinOptions(kit=own / "site-0", data=kits / "nvflare/data/site-0.npz")
+    assert f"in a job of NVFlare. {job.TRUSTED}" in "\n".join(promised(options))
+
+
+@pytest.mark.skipif(find_spec("nvflare") is None, reason="NVFlare is not installed")
+def test_no_admin_brings_code_to_a_site_and_all_other_rights_stay(
+    kits: Path, workspace: Path
+) -> None:
+    """As NVFlare itself judges: by default a project admin and a lead may."""
+    from nvflare.fuel.sec.authz import AuthzContext, Person, parse_policy_config
+    from nvflare.security.security import COMMAND_CATEGORIES
+
+    def may(name: str) -> set[tuple[str, str]]:
+        table = json.loads((workspace / "local" / name).read_text())
+        policy, error = parse_policy_config(table, COMMAND_CATEGORIES)
+        assert not error
+        found = set()
+        for role in ("project_admin", "lead", "member"):
+            who = Person("somebody", "elsewhere", role)
+            for right in ("submit_job", "abort_job", "check_status", "cat", "byoc"):
+                if policy.evaluate("here", AuthzContext(user=who, submitter=who, right=right))[0]:
+                    found.add((role, right))
+        return found
+
+    before = may("authorization.json.default")
+    code = {("project_admin", "byoc"), ("lead", "byoc")}
+    assert code <= before
+    given = ["--kit", str(kits / "nvflare/kits/site-0"), "--data", "x.csv"]
+    done = sordino(workspace, "network", "nvflare-allow", str(workspace), *given)
+    assert done.returncode == 0, done.stderr
+    assert may("authorization.json") == before - code
 
 
 def test_settings_of_a_site_and_of_the_server_are_told_apart(kits: Path, workspace: Path) -> None:

@@ -96,6 +96,8 @@ class SecureSumClient:
         found, number = decode(message.body), message.number
         if found.round != number:
             raise RemoteProtocolError("a step of another round than its frame", "another round")
+        if number < 1:
+            raise RemoteProtocolError(f"there is no round {number}", "another round")
         facts, verify = self._setting(kept, number), self.agreed.verify
         if isinstance(found, Invitation):
             if self._record is None or self._record.own.round != number:

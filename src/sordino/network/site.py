@@ -334,16 +334,7 @@ def promised(options: JoinOptions) -> Iterator[str]:
     agreement, part = agreed.agreement.at(options.address), agreed.network
     ends = certificates.read_certificate(options.kit, "site.pem").not_valid_after_utc
     yield f"You would join {agreement.name} as site {agreement.names[index]}, with {len(own)} rows."
-    if transport.of(agreement.transport).brokered:
-        yield (
-            f"To whom: the federation's server, through the broker at {agreement.server}, which "
-            "reads what passes and says who has sent it. The federation's authority certified both."
-        )
-    else:
-        yield (
-            f"To whom: the server at {agreement.server}, which the federation's authority "
-            "certified."
-        )
+    yield f"To whom: {transport.of(agreement.transport).trusted(agreement.server)}"
     others = [name for name in agreement.names if name != agreement.names[index]]
     yield f"Who else takes part: {', '.join(others) or 'nobody'}. {part.others}"
     yield (

@@ -234,6 +234,14 @@ class Transport(ABC):
             StudyError: if the kit does not fit.
         """
 
+    def trusted(self, server: str) -> str:
+        """Return to whom what a site sends goes, and whom it has to trust, for people.
+
+        Args:
+            server: host and port that were agreed.
+        """
+        return f"the server at {server}, which the federation's authority certified."
+
     def broker_files(self, agreement: Agreement, limit: int) -> Mapping[str, bytes]:
         """Return the settings in the broker's kit, for frames of at most so many bytes."""
         return {}

@@ -45,6 +45,12 @@ class Mqtt(Transport):
         tls()  # refuses a kit that cannot be used
         return lambda limit: MqttLine(where, agreement.names[index], tls(), limit)
 
+    def trusted(self, server: str) -> str:
+        return (
+            f"the federation's server, through the broker at {server}, which reads what passes and "
+            "says who has sent it. The federation's authority certified both."
+        )
+
     def broker_files(self, agreement: Agreement, limit: int) -> Mapping[str, bytes]:
         return broker.settings(agreement, limit)
 

@@ -45,6 +45,7 @@ def nvflare_allow(
 ) -> None:
     """Let one's own NVFlare run jobs of a federation: with this kit, these rows and this limit."""
     from sordino.extend.network import Agreed, site_of
+    from sordino_nvflare import job
     from sordino_nvflare.workspace import settle
 
     agreed = Agreed(kit)
@@ -69,6 +70,11 @@ def nvflare_allow(
         "resources.json lets NVFlare load the two classes of the job, and keeps this site's logs "
         "here. Restart NVFlare if it is running"
     )
+    if site:
+        say.people(
+            "authorization.json: no job brings code to this site any more, which could read the "
+            f"rows. {job.TRUSTED} If you do not trust them with that, agree on another transport"
+        )
 
 
 def nvflare_run(

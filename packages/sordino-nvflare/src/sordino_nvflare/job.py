@@ -16,6 +16,11 @@ PARTS = "sordino_nvflare.parts"
 AGAIN = "submit the job to NVFlare again: everybody goes on where they were"
 ENDED = "The study has ended; no job goes on"
 """Words in the log of a job's server by which an admin knows that to submit it again is no use."""
+TRUSTED = (
+    "Whoever runs NVFlare's server reads what passes, says who has sent it, and can have every "
+    "file read that NVFlare's user at this site can read: rows, kit and ledger, wherever they lie."
+)
+"""Words for a site."""
 SERVE, JOIN = f"{PARTS}.Serve", f"{PARTS}.Join"
 ALLOWED = (SERVE, JOIN)
 """Names that NVFlare's ``class_allow_list`` in ``local/resources.json`` has to name, everywhere."""

@@ -46,6 +46,9 @@ class NVFlare(Transport):
         """Nobody but NVFlare starts a site."""
         _refuse(agreement)
 
+    def trusted(self, server: str) -> str:
+        return f"the federation's server, in a job of NVFlare. {job.TRUSTED}"
+
     def cannot_revoke(self, name: str) -> str:
         return (
             f"NVFlare admits the sites of this federation: have its admin disable the client {name}"

@@ -30,6 +30,12 @@ from sordino_nvflare.job import ALLOWED
 HOST, ADMIN, ORG = "localhost", "admin@sordino.test", "sordino"
 _STORES = "/tmp/nvflare"
 """Where a server keeps jobs unless told otherwise."""
+_RIGHTS = (
+    *("submit_job", "clone_job", "manage_job", "download_job"),
+    *("view", "operate", "shell_commands"),
+)
+"""NVFlare's rights of a role, but those to bring code."""
+_CODE = ("byoc", "server-predeployed-flwr")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,26 +109,52 @@ def _own(folder: Path) -> None:
 def settle(folder: Path, federation: str, table: Mapping[str, object]) -> None:
     """Let an NVFlare of a site, or of the server, run a federation: its settings are written into
     ``local/sordino.toml``, and ``local/resources.json`` allows the two classes of the job and keeps
-    the site's logs at the site.
+    the site's logs at the site. At a site, ``local/authorization.json`` lets no job bring code: it
+    would read the rows.
 
     Raises:
         StudyError: if the folder is not one that NVFlare has provisioned.
     """
     place = folder / "local"
-    policy, settings = place / "resources.json", place / local.NAME
-    before = policy if policy.exists() else place / "resources.json.default"
-    try:
-        found = object_of(read_below(place, before.name), before)
-    except (OSError, Malformed) as error:
-        raise StudyError(
-            f"{folder}: this is no start-up folder as NVFlare provisions them ({error})"
-        ) from error
-    tables = read_table(settings) if settings.exists() else {}
+    settings = place / local.NAME
+    found, tables = _policy(place, "resources.json"), {}
+    if settings.exists():
+        tables = read_table(settings)
+    if "data" in table:
+        rights = _policy(place, "authorization.json")
+        roles = dict(rights.get("permissions", {})).items()
+        rights["permissions"] = {role: _without_code(given) for role, given in roles}
+        replace_file(place / "authorization.json", json.dumps(rights, indent=2).encode() + b"\n")
     listed = [str(each) for each in found.get("class_allow_list", ())]
     found["class_allow_list"] = [*listed, *(each for each in ALLOWED if each not in listed)]
     found["allow_log_streaming"] = False
-    replace_file(policy, json.dumps(found, indent=2).encode() + b"\n")
+    replace_file(place / "resources.json", json.dumps(found, indent=2).encode() + b"\n")
     replace_file(settings, tomli_w.dumps({**tables, federation: dict(table)}).encode())
+
+
+def _policy(place: Path, name: str) -> dict[str, Any]:
+    """The table of a file of NVFlare's settings: a site's own, or as NVFlare has provisioned it.
+
+    Raises:
+        StudyError: if there is neither.
+    """
+    path = place / name
+    before = path if path.exists() else place / f"{name}.default"
+    try:
+        return object_of(read_below(place, before.name), before)
+    except (OSError, Malformed) as error:
+        raise StudyError(
+            f"{place.parent}: this is no start-up folder as NVFlare provisions them ({error})"
+        ) from error
+
+
+def _without_code(given: Any) -> dict[str, Any]:
+    """What a role may do, by right, without bringing code; ``given`` is one condition for all
+    rights, or one for each.
+    """
+    each = given if isinstance(given, dict) else dict.fromkeys(_RIGHTS, given)
+    kept = {right: on for right, on in each.items() if right.strip().lower() not in _CODE}
+    return kept | dict.fromkeys(_CODE, "none")
 
 
 def start(folder: Path, log: Path, site: str | None) -> subprocess.Popen[bytes]:
