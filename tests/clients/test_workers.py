@@ -32,9 +32,11 @@ MANY = {
     "dp-fedavg/shared": ("synchronous", "dp-fedavg", [*CLIENT, 'privacy.noise="shared"']),
     "dp-sgd/system": ("synchronous", "dp-sgd", [*SAMPLE, 'privacy.entropy="system"']),
     **{name: ORDERED[name] for name in ("dp-sgd/passes", "dp-fedavg/banded")},
+    **{name: ORDERED[name] for name in ("dp-sgd/banded", "als-dpfl/blt")},
     "mapa/passes": ("asynchronous", "mapa", [*ARRIVAL, *PASSES, "method.batch=20"]),
+    "mapa/blt": ORDERED["mapa/passes"],
 }
-FEW = ("ali-dpfl/longer", "dp-fedavg/haar", "dp-fedavg/shared", "mapa/mlp, late")
+FEW = ("ali-dpfl/longer", "als-dpfl/blt", "dp-fedavg/haar", "dp-fedavg/shared", "mapa/mlp, late")
 EACH = [
     pytest.param(name, marks=() if name in FEW else pytest.mark.nightly, id=name) for name in MANY
 ]
@@ -199,7 +201,7 @@ def charged(folder: Path) -> list[Any]:
 # an interruption may leave a file open that a library reads
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_run_whose_worker_is_killed_says_so_and_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
-    name, killed = "dp-fedavg/haar", "worker 1 is gone: stopped by signal 9.*--resume"
+    name, killed = "als-dpfl/blt", "worker 1 is gone: stopped by signal 9.*--resume"
     with pytest.raises(WorkerGone, match=killed), workers(2) as group:  # noqa: PT012
         assert group is not None
         child = group.children[1].process
@@ -241,8 +243,12 @@ def test_workers_end_with_the_run_that_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_thirty_kills_lose_nothing(tmp_path: Path) -> None:
-    (tmp_path / "study.toml").write_text(STUDY)
+@pytest.mark.parametrize("correlation", ["none", "blt"])
+def test_thirty_kills_lose_nothing(tmp_path: Path, correlation: str) -> None:
+    ordered = f'sampling = "passes"\nbatches = 10\ncorrelation = "{correlation}"'
+    drawn = "sampling_rate = 0.1"
+    text = STUDY if correlation == "none" else STUDY.replace(drawn, ordered)
+    (tmp_path / "study.toml").write_text(text)
     alone = started(tmp_path, "study.toml", "--out", "alone")
     alone.communicate()
     assert alone.returncode == 0

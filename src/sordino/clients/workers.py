@@ -13,11 +13,12 @@ References:
 # Theory of operation
 #
 # An answer is a function of (client, number, task, permits): batches and noise are drawn at
-# addresses that name the client and the number (:mod:`sordino.base.entropy`), and no client
-# remembers anything (with correlated noise it does: refused). So it does not matter which process
-# computes it, or when. The kernel takes answers in the order of its heap, as in one process; all
-# sums are made by process 0, in that order. Hence the bytes of a run are the same for any number of
-# workers, and a run that was killed goes on with another number.
+# addresses that name the client and the number (:mod:`sordino.base.entropy`). What a client
+# remembers, the noise of its last steps where noise is correlated, travels with the task and comes
+# back with the answer; process 0 keeps it from the moment at which it takes the answer. So it does
+# not matter which process computes an answer, or when. The kernel takes answers in the order of its
+# heap, as in one process; all sums are made by process 0, in that order. Hence the bytes of a run
+# are the same for any number of workers, and a run that was killed goes on with another number.
 #
 #     Kernel.dispatch   ->  the answer is on the heap; its task waits to be handed out
 #     next turn         ->  all waiting tasks are divided by expected work and handed out
@@ -70,6 +71,7 @@ from typing import Any, NoReturn
 import msgspec
 import numpy as np
 import torch
+from safetensors.numpy import load, save
 
 from sordino.base import modules
 from sordino.base.entropy import Seeded, System
@@ -92,6 +94,7 @@ from sordino.clients.assemble import Rows
 from sordino.clients.division import federation
 from sordino.clients.regime import of
 from sordino.clients.simulation import Shared, Simulation
+from sordino.clients.study import HorizontalStudy
 from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.effect import Request, Said
@@ -149,12 +152,15 @@ class Prepare(msgspec.Struct, frozen=True, tag=True):
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True):
-    """A task of one client: the task, and its permits, by their places in :class:`Work`."""
+    """A task of one client: the task, and its permits, by their places in :class:`Work`; and what
+    the client remembers, in the format of safetensors.
+    """
 
     site: int
     number: int
     task: int
     permits: tuple[int, ...]
+    memory: bytes
 
 
 class Work(msgspec.Struct, frozen=True, tag=True):
@@ -177,10 +183,11 @@ class End(msgspec.Struct, frozen=True, tag=True):
 
 
 class Answers(msgspec.Struct, frozen=True, tag=True):
-    """From a worker: the answers to a :class:`Work`, in its order."""
+    """From a worker: the answers to a :class:`Work`, in its order, and what clients remember."""
 
     calls: tuple[tuple[int, int], ...]
     said: tuple[Update | Contribution | Masked | Gradient, ...]
+    memories: tuple[bytes, ...]
 
 
 class Measured(msgspec.Struct, frozen=True, tag=True):
@@ -280,13 +287,6 @@ class Workers:
         Raises:
             StudyError: of a regime or a study whose runs are one process.
         """
-        from sordino.clients.study import HorizontalStudy
-
-        if isinstance(study, HorizontalStudy) and study.correlated and not of(study).whole(study):
-            raise StudyError(
-                f"--workers: privacy.correlation = '{study.correlated}' needs one process, since "
-                "each client's noise goes on from its last task. Leave --workers out"
-            )
         if not self._loaded:  # they read the data while this process does
             beside = modules.beside()
             place = None if beside is None else str(beside)
@@ -503,10 +503,16 @@ class SpreadKernel(Kernel[S]):
         self._workers = workers
         self._waiting = [each for each in self.heap if _answers(each)]
         self._mine: dict[tuple[int, int], None] = {}  # in order
-        self._said: dict[tuple[int, int], Said | None] = {}
+        self._said: dict[tuple[int, int], tuple[Said | None, bytes]] = {}
         self._loads = [0.0] * workers.size
         self._given: dict[tuple[int, int], tuple[int, float]] = {}
         workers.prepare(study, world)
+        # else no client is made here that works elsewhere
+        self._remembers = (
+            isinstance(study, HorizontalStudy)
+            and study.correlated is not None
+            and not of(study).whole(study)
+        )
         objects = world.objects
         assert objects is not None
         self._expected, objects.elsewhere = objects.work, self._evaluate
@@ -538,13 +544,16 @@ class SpreadKernel(Kernel[S]):
                 self._work(key)
             elif not self._heard(wait=not self._mine):
                 self._work(next(iter(self._mine)))
-        return self._said.pop(key)
+        said, memory = self._said.pop(key)
+        if memory:
+            _remember(self.world.clients[site], memory)
+        return said
 
     def _heard(self, *, wait: bool) -> bool:
         """Take in what a worker has found, if anything."""
         match self._workers.take(wait=wait):
-            case Answers(calls, said):
-                self._said.update(zip(calls, said, strict=True))
+            case Answers(calls, said, memories):
+                self._said.update(zip(calls, zip(said, memories, strict=True), strict=True))
             case Measured(rank, batches):
                 self._batches[rank] = batches
             case None:
@@ -566,7 +575,11 @@ class SpreadKernel(Kernel[S]):
 
     def _work(self, key: tuple[int, int]) -> None:
         del self._mine[key]
-        self._said[key] = super().answer(*key)
+        client = self.world.clients[key[0]]
+        before = _memory(client)
+        said = super().answer(*key)
+        self._said[key] = said, _memory(client)
+        _remember(client, before)  # until the answer is taken
 
     def _hand_out(self) -> None:
         """Divide waiting tasks by expected work: the largest first, to who has least."""
@@ -608,13 +621,26 @@ class SpreadKernel(Kernel[S]):
                     permits[id(permit)] = len(packed)
                     packed.append(permit.packed())
             own = tuple(permits[id(each)] for each in self.permits(site))
-            calls.append(Call(site, number, tasks[alike], own))
+            memory = _memory(self.world.clients[site]) if self._remembers else b""
+            calls.append(Call(site, number, tasks[alike], own, memory))
         return Work(tuple(sent), tuple(packed), tuple(calls))
 
 
 def _answers(flight: Flight) -> bool:
     """Tell whether an entry of the heap is an answer, and no alarm and no return."""
     return flight[3] > 0 and not flight[4]
+
+
+def _memory(client: Any) -> bytes:
+    """Return what a client remembers from task to task; empty for one that remembers nothing."""
+    arrays = client.passes.carried() if getattr(client, "passes", None) is not None else {}
+    return save(arrays) if arrays else b""
+
+
+def _remember(client: Any, memory: bytes) -> None:
+    """Have a client remember this."""
+    if getattr(client, "passes", None) is not None:
+        client.passes.restore(load(memory) if memory else {})
 
 
 def _identity(task: Request) -> tuple[Any, ...]:
@@ -722,11 +748,15 @@ class Worker:
 
     def _work(self, tasks: Sequence[Any], permits: Sequence[Any], calls: Sequence[Call]) -> Answers:
         answered: Callable[..., Any] = self.objects.kind.answered
-        said = [
-            answered(self.clients[each.site], tasks[each.task], [permits[i] for i in each.permits])
-            for each in calls
-        ]
-        return Answers(tuple((each.site, each.number) for each in calls), tuple(said))
+        said, memories = list[Any](), list[bytes]()
+        for each in calls:
+            client = self.clients[each.site]
+            _remember(client, each.memory)
+            own = [permits[i] for i in each.permits]
+            said.append(answered(client, tasks[each.task], own))
+            memories.append(_memory(client))
+        places = tuple((each.site, each.number) for each in calls)
+        return Answers(places, tuple(said), tuple(memories))
 
 
 def _study(text: str, beside: str | None) -> Study:
