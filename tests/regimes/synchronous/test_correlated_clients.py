@@ -177,12 +177,3 @@ def test_what_has_no_proof_is_refused(change: str, why: str, tmp_path: Path) -> 
     (tmp_path / "study.toml").write_text(STUDY)
     with pytest.raises(StudyError, match=why):
         studies.read(tmp_path / "study.toml", [change])
-
-
-def test_several_processes_are_refused(tmp_path: Path) -> None:
-    from sordino.clients.workers import Workers
-
-    (tmp_path / "study.toml").write_text(STUDY)
-    group = Workers.__new__(Workers)
-    with pytest.raises(StudyError, match=r"--workers: privacy\.correlation"):
-        group.build(studies.read(tmp_path / "study.toml"), tmp_path, "run", None)
