@@ -160,6 +160,17 @@ def test_a_budget_that_is_spent_is_refused_to_the_next(tmp_path: Path) -> None:
         run(tmp_path, "three", file, *DP_SGD, "data.clients=4", tight)
 
 
+def test_the_folder_of_a_run_is_no_ledger_of_the_data(tmp_path: Path) -> None:
+    """What that run has spent would not count, and the key would stand where others see it."""
+    file, kept = saved(tmp_path, "one.csv", plain()), tmp_path / "kept"
+    alone = study(tmp_path, SYNCHRONOUS, file, DP_SGD).with_privacy({"ledger": "run"})
+    session.begin(alone, kept, lambda row: None, lambda going: None)
+    before = (kept / "ledger.sqlite").read_bytes()
+    with pytest.raises(LedgerError, match="this is the ledger of one run"):
+        run(tmp_path, "two", file, *DP_SGD)
+    assert (kept / "ledger.sqlite").read_bytes() == before
+
+
 def test_examples_then_whole_clients(tmp_path: Path) -> None:
     file = saved(tmp_path, "one.csv", pl.concat([plain(0), plain(1), plain(2)]))
     run(tmp_path, "one", file, *DP_SGD)

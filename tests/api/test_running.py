@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,12 @@ def test_a_ledger_serves_the_loop_of_another_library() -> None:
         so.Ledger.create("clinic.sqlite", {"clinic": so.fingerprint(b"other rows")})
     with so.Ledger.open("clinic.sqlite") as read, pytest.raises(so.SordinoError):
         read.charge(STEP, epsilon=10.0, delta=1e-5)
+    shutil.copy("clinic.sqlite", "clinic-old.sqlite")  # which has spent less, one day
+    with (
+        so.Ledger.open(Path.cwd()) as both,
+        pytest.raises(so.LedgerError, match="several ledgers keep 'clinic'"),
+    ):
+        both.epsilon(1e-5, "clinic")
 
 
 def test_the_loop_of_opacus_pays_and_is_refused_when_nothing_is_left(

@@ -225,12 +225,14 @@ class Ledger(shown.Tabular):
 
     def _of(self, unit: str | None) -> tuple[privacy.Ledger, str]:
         """The ledger that keeps a unit."""
-        found = [(each, name) for each in self._ledgers for name in each.units()]
-        if unit is None and len(found) == 1:
+        found = [
+            (each, name) for each in self._ledgers for name in each.units() if unit in (None, name)
+        ]
+        if len(found) == 1:
             return found[0]
-        for ledger, name in found:
-            if name == unit:
-                return ledger, name
+        if unit is not None and found:
+            files = ", ".join(str(each.path) for each, _ in found)
+            raise LedgerError(f"several ledgers keep {unit!r}: open one of {files}")
         listed = ", ".join(self.units[:10]) or "none"
         said = "say which unit" if unit is None else f"no unit {unit!r} is kept here"
         raise LedgerError(f"{said}; there are {listed}")

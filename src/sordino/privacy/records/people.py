@@ -27,7 +27,7 @@ import numpy as np
 from sordino.base.errors import LedgerError, ResumeError
 from sordino.base.siphash import stacked
 from sordino.privacy.budget import Budget
-from sordino.privacy.chain import OUTSIDE, RECORDS, SEAL
+from sordino.privacy.chain import BEGIN, OUTSIDE, RECORDS, SEAL
 from sordino.privacy.event import Event
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import store
@@ -111,12 +111,14 @@ def open_sets(
         key: of the digests, where it is not to stand in the ledger.
 
     Raises:
-        LedgerError: if the file cannot be written.
+        LedgerError: if the file cannot be written, or is the ledger of one run.
         ResumeError: if the run is ``known``, and a set is not, or the data is another.
     """
     apart = key is not None
     with ledger.transaction() as db:
         ledger.refuse_changed_records()
+        if not (apart or store.knows_records(db)) and ledger.notes(BEGIN):
+            raise _of_one_run(ledger)  # whose units are no sets: what they have spent is nobody's
         store.prepare(db, apart=apart)
         key = key or _key(db, ledger)
     members: dict[str, str] = {}
@@ -219,11 +221,15 @@ def _set_name(ledger: Ledger, sets: Mapping[str, Set], name: str, run: str, *, k
 def _key(db: sqlite3.Connection, ledger: Ledger) -> bytes:
     """The key of the digests that stands in the ledger."""
     if not (kept := store.meta(db, "key")):
-        raise LedgerError(
-            f"{ledger.path}: this is the ledger of one run, and the key of its records is not in "
-            "it. Give the folder of a ledger of the data"
-        )
+        raise _of_one_run(ledger)
     return bytes.fromhex(kept)
+
+
+def _of_one_run(ledger: Ledger) -> LedgerError:
+    return LedgerError(
+        f"{ledger.path}: this is the ledger of one run, which recognises no records of another. "
+        "Give privacy.ledger the folder of a ledger of the data, or a new one"
+    )
 
 
 def close_sets(ledger: Ledger, run: str) -> bool:
