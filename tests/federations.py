@@ -90,7 +90,7 @@ STUDIES |= {
     .replace("tau = 2", "tau = 1")
     .replace("[budget]", 'noise = "shared"\n[budget]'),
     "client-in-turn": STUDIES["client"].replace(
-        "sampling_rate = 0.6", 'sampling = "passes"\nbatches = 2\ncorrelation = "blt"'
+        "sampling_rate = 0.6", 'sampling = "passes"\nbatches = 2\ncorrelation = "banded"'
     ),
     "shared-client": STUDIES["client"].replace("[budget]", 'noise = "shared"\n[budget]'),
 }

@@ -81,6 +81,13 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
                 f"regime '{study.regime}' does not say what a site refuses (Rules.objection), so "
                 "no network carries it yet. Use `sordino run`"
             )
+        if study.correlated == "blt" and regime_of(study).whole(study):
+            raise StudyError(
+                "privacy.correlation = 'blt' with whole clients: what a site has sent goes on "
+                "showing a little in later rounds, and one that cannot pay any more, or has gone, "
+                "does not book these. Set correlation = 'banded', where it does not, or use "
+                "`sordino run`"
+            )
         if study.data.testing in ("public share", "private share"):
             raise StudyError(
                 f"data.test = '{study.data.testing}' sets rows of all clients aside, and here each "

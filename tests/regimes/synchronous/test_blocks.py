@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 import numpy as np
@@ -28,6 +28,7 @@ from sordino.core.run import session
 from sordino.core.run.folder import CHECKPOINT
 from sordino.core.world import EncodedSnapshot
 from sordino.mechanisms.correlated import CorrelatedGaussian, Correlation, Memory
+from sordino.network.demo import lay_out
 from sordino.privacy import Ledger
 from sordino.regimes.synchronous.aggregate import PrivateSum
 from sordino.regimes.synchronous.audit import clients as attack
@@ -265,3 +266,28 @@ def test_an_attack_on_a_run_stays_below_what_is_booked(kind: str, tmp_path: Path
 def test_what_has_no_price_is_refused(changes: Sequence[str], why: str, tmp_path: Path) -> None:
     with pytest.raises(StudyError, match=why):
         study_of(tmp_path, *changes)
+
+
+@pytest.mark.parametrize(("kind", "more"), [("blt", True), ("banded", False)])
+def test_a_site_that_stops_paying_has_lost_no_more_than_it_booked_where_a_network_carries_it(
+    kind: Literal["blt", "banded"], more: bool, tmp_path: Path
+) -> None:
+    """It takes part 39 times of 40, and the aggregator's stream goes on: by the matrix itself, its
+    length there against that of the whole stream, of which each turn is charged its part.
+    """
+    b, passes = 5, 40
+    column = Correlation(kind=kind, separation=b, passes=passes).column(b * passes)
+
+    def square(times: int) -> float:
+        found = np.zeros(b * passes)
+        for turn in range(times):
+            found[turn * b :] += column[: b * (passes - turn)]
+        return float(found @ found)
+
+    assert (square(39) / 39 > square(passes) / passes * (1 + 1e-9)) == more
+    study = study_of(tmp_path, "data.clients=3", f"privacy.correlation={kind}")
+    if not more:
+        lay_out(study, tmp_path / "out", scripted=False)
+        return
+    with pytest.raises(StudyError, match="correlation = 'blt' with whole clients"):
+        lay_out(study, tmp_path / "out", scripted=False)
