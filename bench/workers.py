@@ -187,7 +187,8 @@ def gathering(dimension: int = 26010, answers: int = 100) -> dict[str, float]:
     rng, total = np.random.default_rng(0), np.zeros(dimension)
     made = [rng.normal(size=dimension).astype(np.float32) * 1e-3 for _ in range(answers)]
     said = tuple(Contribution(i, 1, 5, each, True) for i, each in enumerate(made))
-    sent = workers._encoder.encode(workers.Answers(tuple((i, 1) for i in range(answers)), said))
+    calls, nothing = tuple((i, 1) for i in range(answers)), (b"",) * answers
+    sent = workers._encoder.encode(workers.Answers(calls, said, nothing))
     start = time.perf_counter()
     found = workers._reports.decode(sent).said
     unpacked = time.perf_counter()
