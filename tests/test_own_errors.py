@@ -258,6 +258,26 @@ class Drawn(Folds):
     def realised(self):
         return True
 """
+FALLS = """
+class Louder(Method):
+    def choose(self, memory, terms, left):
+        return Choice(1)
+
+    def round_noise(self, memory, terms, number):
+        from sordino.extend.methods import RoundNoise
+
+        return RoundNoise(terms.clip, terms.sigma / number)
+
+
+from sordino.api.synchronous import DpFedAvg
+
+
+class Falls(DpFedAvg):
+    about: ClassVar[About] = About(
+        regime="synchronous", paper="", does="", forms={"sound": True}, units=("client",)
+    )
+    adapts_noise: ClassVar[bool] = True
+"""
 CLIENT = CODE.replace('forms={"sound": True}', 'forms={"sound": True}, units=("client",)')
 UNIT = "its about says that it protects 'client': set units = ('sample',) there"
 PASSES = 'privacy={unit="sample", epsilon=4, delta=1e-3, sampling="passes", batches=4}'
@@ -270,6 +290,12 @@ PASSES = 'privacy={unit="sample", epsilon=4, delta=1e-3, sampling="passes", batc
         (CLIENT, "asynchronous", ['method={name="own:Arrivals"}', "privacy.unit=client"], UNIT),
         (CODE + RAW, "synchronous", ['method={name="own:Curious"}', PASSES], "as one release"),
         (CODE + RAW, "synchronous", ['method={name="own:Drawn"}'], "realised gave True; it must"),
+        (
+            CODE + FALLS,
+            "synchronous",
+            ['method={name="own:Falls"}', "privacy.unit=client", "privacy.accountant=rdp@4"],
+            "earlier releases decide about the noise",
+        ),
     ],
 )
 def test_a_method_of_ones_own_promises_no_more_than_its_class_does(
@@ -277,6 +303,18 @@ def test_a_method_of_ones_own_promises_no_more_than_its_class_does(
 ) -> None:
     """A method that said it protects clients clipped examples, and passes left raw numbers out."""
     assert said in told(tmp_path, code, regime, changes[0], "plan", *changes[1:])
+
+
+def test_noise_that_no_schedule_says_ends_a_run_before_it_is_charged(tmp_path: Path) -> None:
+    """It could follow releases, and was priced as if it did not."""
+    (tmp_path / "own.py").write_text(CODE + FALLS)
+    (tmp_path / "study.toml").write_text(named("synchronous").template)
+    changes = *SMALL["synchronous"], 'method={name="own:Louder"}'
+    sets = [word for each in changes for word in ("--set", each)]
+    done = sordino(tmp_path, "run", "study.toml", "--out", "run", "--quiet", *sets)
+    assert done.returncode == 2
+    assert "round_noise gave RoundNoise" in done.stderr
+    assert '"round":2' not in (tmp_path / "run" / "rounds.jsonl").read_text()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 
 from command import sordino
 from pages import follow
+from sordino.base import modules
 from sordino.base.errors import ResumeError, StudyError
 from sordino.clients.records import Horizontal
 from sordino.core import regimes
@@ -46,9 +47,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def forget() -> None:
     """What a new process would not know."""
+    modules.look_beside(None)
     sys.modules.pop("relay", None)
+    modules._told.pop("relay", None)
+    modules._FINDER.modules.pop("relay", None)
     METHODS.forget("relay")
     regimes.forget("relay")
+
+
+def test_one_charge_pays_for_one_task(folder: Path) -> None:
+    """Ten tasks of one round were one charge, and had one batch."""
+    code = (folder / "relay.py").read_text()
+    one = code.replace("state.number % self.clients", "0").replace(
+        "round=number, st", "round=1, st"
+    )
+    (folder / "relay.py").write_text(one)
+    done = sordino(folder, "run", "study.toml", "--out", "run", "--quiet")
+    assert done.returncode == 1
+    assert "client 0 is asked for round 1 after round 1: one charge pays for one" in done.stderr
 
 
 class Killed(Exception):

@@ -34,7 +34,7 @@ from typing import Any, Generic
 
 import msgspec
 
-from sordino.base.errors import BudgetExceeded
+from sordino.base.errors import BudgetExceeded, LocalProtocolError
 from sordino.core import records
 from sordino.core.effect import (
     Arrived,
@@ -76,7 +76,10 @@ from sordino.privacy import Budget, Permit
 #   4. only then do the effects, in their order. Some tell the regime again at once (Book, Learn,
 #      Skip, Open), so effects may nest, but never before their own charges are durable.
 #
-# Three invariants make privacy independent of what a regime does.
+# Four invariants make privacy independent of what a regime does.
+#
+# One charge, one task. A charge is named by a task's number, which must rise from one task of a
+# site to the next: batches are drawn, and noise is, by that number, too.
 #
 # Charge before release. A site is asked for its answer (World.answer) in a later turn than the one
 # that booked its task, and is handed the permits of that booking; what computes a release shows a
@@ -274,7 +277,18 @@ class Kernel(Generic[S]):
         heapq.heappush(self.heap, (time, self.count, site, number, tag))
 
     def dispatch(self, site: int, task: Request) -> None:
-        """Put the answer on its way, or let the site vanish with the task."""
+        """Put the answer on its way, or let the site vanish with the task.
+
+        Raises:
+            LocalProtocolError: for a number that is not above that of the site's last task: its
+                charge has paid for one answer, and its batch would be the same.
+        """
+        last = self.tasks.get(site)
+        if last is not None and task.number <= last.number:
+            raise LocalProtocolError(
+                f"client {site} is asked for round {task.number} after round {last.number}: one "
+                "charge pays for one task, so the rounds of a client's tasks must rise"
+            )
         self.tasks[site] = task
         trip = self.world.trip(site, task)
         if not isinstance(trip, Absence):

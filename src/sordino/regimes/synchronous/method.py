@@ -316,6 +316,20 @@ class SynchronousMethod(Method):
             )
         return given
 
+    def contract(self, memory: Any, terms: Terms, number: int) -> RoundNoise:
+        """Return what :meth:`round_noise` gives, if noise follows releases only where that is said:
+        it is priced otherwise then.
+
+        Raises:
+            StudyError: if it is not the noise of the schedule.
+        """
+        given = self.round_noise(memory, terms, number)
+        _, noise = self.scale((number - 1) / terms.rounds)
+        if not self.adapts_noise and given.noise_multiplier != terms.sigma * noise:
+            wanted = f"sigma times what scale says, {terms.sigma * noise}, without adapts_noise"
+            raise METHODS.wrong(self, "round_noise", given, wanted)
+        return given
+
     def remembered(self, call: str, given: object) -> Any:
         """Memory that ``call`` gave, if it is such memory as the class declares.
 
@@ -397,7 +411,7 @@ def _play(method: SynchronousMethod) -> list[Any]:
         steps = None if terms.steps is None else terms.steps - 2 * number + 2
         left = Remaining(ROUNDS - number + 1, steps)
         asked = [
-            (method.chosen(memory, terms, left), method.round_noise(memory, terms, number))
+            (method.chosen(memory, terms, left), method.contract(memory, terms, number))
             for _ in range(2)
         ]
         choice, contract = asked[0]

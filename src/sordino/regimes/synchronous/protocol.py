@@ -343,7 +343,7 @@ class Synchronous(Rules[State]):
             steps=taken,
             note=choice.note,
         )
-        contract = self.method.round_noise(state.memory, self.terms, number)
+        contract = self.method.contract(state.memory, self.terms, number)
         if not few and (priced := self.priced(contract)) is not None:
             return state, (Book(number, priced),)
         return self._ask(state)
@@ -396,7 +396,7 @@ class Synchronous(Rules[State]):
             who = "no client" if self.adder is None else f"fewer than {self.adder.fewest} clients"
             why = f"{who} can be reached, and no deadline is set to wait for one"
             return self._finish(state, why)
-        contract = self.method.round_noise(state.memory, self.terms, number)
+        contract = self.method.contract(state.memory, self.terms, number)
         told = self.together or contract != self.plain
         kind = TrainInOrder if self.ordered else Train
         task = kind(
@@ -458,7 +458,7 @@ class Synchronous(Rules[State]):
 
     def _close(self, state: State) -> tuple[State, Effects]:
         """Aggregate what came. The runtime evaluates and saves, then calls :meth:`begin`."""
-        contract = self.method.round_noise(state.memory, self.terms, state.number)
+        contract = self.method.contract(state.memory, self.terms, state.number)
         found = self._outcome(state, contract)
         row = replace(
             found.row,

@@ -172,6 +172,11 @@ class SynchronousStudy(HorizontalStudy):
                     f" privacy.mechanism '{self.privacy.mechanism.kind}' releases none: use "
                     "'fixed' or 'proxy', or the mechanism 'gaussian'"
                 )
+            if self.method.adapts_noise:
+                raise ValueError(
+                    f"method '{name}' lets earlier releases decide about the noise, which has a "
+                    "price for single examples only: keep it, and let the bound follow them"
+                )
             if self.data.clients < 2:
                 raise ValueError("data.clients is 1: unit 'client' needs at least two clients")
         self._can_have_epsilons()
