@@ -32,8 +32,8 @@ other side (corrected for the number of comparisons); and *cannot be told* other
 says "as good as", the 90 % interval must lie within bounds that were written down before (two
 one-sided tests at 5 %). *Not run* says that the data or the scale leaves it out.
 
-Where the first three to six seeds left a claim open and about ten would tell it, more were run:
-their number was fixed before. A test that is made a second time errs a little more often than 5 %.
+Where the seeds left a claim open and up to twenty would tell it, more were run, once or twice:
+their number was fixed before. A test that is made again errs a little more often than 5 %.
 """
 COLUMNS = (
     "claim",

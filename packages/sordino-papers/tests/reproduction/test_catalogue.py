@@ -46,10 +46,11 @@ def test_every_study_of_an_entry_is_right(name: str) -> None:
         assert every.cells
         embedded = cells.grid(entry, scale, here=lambda data: False)
         assert embedded.cells, "from a clean clone, something of it must run"
-    kind, _, number = entry.item.lower().partition(" ")
+    item, _, part = entry.item.lower().partition(", ")
+    kind, _, number = item.partition(" ")
     named = {"fig.": "figure"}.get(kind, kind)
     count = NUMERALS.get(number.upper(), number)
-    assert name == f"{entry.paper}-{named}-{count}"
+    assert name == f"{entry.paper}-{named}-{count}" + "-all-events" * bool(part)
     assert entry.minutes is None or entry.minutes >= 0.1, "of all its runs, shared ones too"
 
 
@@ -58,7 +59,7 @@ def test_every_item_of_a_paper_has_an_entry(paper: str) -> None:
     tables, numbers, figures, others = ITEMS[paper]
     wanted = {f"{paper}-{tables}-{each}" for each in numbers}
     wanted |= {f"{paper}-{figures}-{each}" for each in others}
-    found = {name for name in files.names() if name.startswith(f"{paper}-")}
+    found = {each.name for each in files.entries() if each.paper == paper and "," not in each.item}
     assert found == wanted
 
 
