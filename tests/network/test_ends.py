@@ -261,7 +261,7 @@ def test_who_is_away_is_waited_for_and_the_status_says_so(federate: Makes) -> No
 
 
 @pytest.mark.usefixtures("brief")
-@pytest.mark.parametrize("name", ["asynchronous", "client"])
+@pytest.mark.parametrize("name", ["asynchronous", "client", "client-in-turn"])
 def test_each_site_shows_what_its_own_answers_cost(federate: Makes, name: str) -> None:
     """Rounds that are charged to everybody, too: who never came has released nothing."""
     found = federate(name, minimum=2)

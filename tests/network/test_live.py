@@ -13,6 +13,7 @@ from sordino.base.logs import log_to
 from sordino.core import records
 from sordino.core.records import Row
 from sordino.core.run import reading
+from sordino.core.run.verify import verify
 from sordino.live.federation import read as status
 from sordino.network import frames, kernel, proof
 from sordino.network.kit import Agreed
@@ -64,6 +65,18 @@ def test_a_live_run_ends_with_one_model_everywhere(name: str, federate: Makes) -
         assert promised.startswith(OWN[name])
         assert "will be" not in promised
     assert "the clients send" in str(reading.load(found.server).about.guarantee) or name in WHOLE
+
+
+@pytest.mark.parametrize("name", ["synchronous", "client", "client-in-turn"])
+def test_a_server_whose_sites_have_the_rows_holds_no_digest_of_them(
+    name: str, federate: Makes
+) -> None:
+    found = federate(name, ["budget.rounds=2"], scripted=False)
+    found.start()
+    found.wait()
+    verdict = verify(found.server)
+    assert not verdict.problems
+    assert not [each for each in verdict.remarks if "digests of private rows" in each]
 
 
 def test_no_folder_says_how_often_a_site_was_drawn(federate: Makes) -> None:

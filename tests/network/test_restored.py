@@ -218,7 +218,9 @@ def test_a_site_that_cannot_book_yet_what_it_has_forgotten_is_told_when(
     assert "take no further part" not in said
 
 
-@pytest.mark.parametrize("name", ["synchronous", "asynchronous", "client", "shared"])
+@pytest.mark.parametrize(
+    "name", ["synchronous", "asynchronous", "client", "client-in-turn", "shared"]
+)
 def test_a_site_that_is_put_back_after_the_end_learns_what_it_has_forgotten(
     name: str, federate: Makes
 ) -> None:

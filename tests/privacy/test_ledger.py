@@ -338,6 +338,17 @@ def test_a_runs_own_ledger_is_opened_again_for_the_same_data_only(tmp_path: Path
         LedgerSession.for_run(tmp_path / "l.sqlite", {"client:0": "zzzz", "client:1": "bbbb"})
 
 
+def test_a_server_of_an_earlier_version_goes_on_with_the_digest_of_its_sites(
+    tmp_path: Path,
+) -> None:
+    """It wrote the digest of the names of its sites, and not that their rows are elsewhere."""
+    path = tmp_path / "l.sqlite"
+    LedgerSession.for_run(path, {"clients": "ab12"}).close()
+    LedgerSession.for_run(path, {"clients": "elsewhere/ab12"}, begun=True).close()
+    with pytest.raises(ResumeError, match="not what the run began with"):
+        LedgerSession.for_run(path, {"clients": "elsewhere/cd34"}, begun=True)
+
+
 def test_what_is_charged_is_in_the_file_itself(path: Path, tmp_path: Path) -> None:
     """After a kill, whoever moves or copies the file may leave its log behind."""
     with Ledger.open(path) as ledger, Ledger.open(path, readonly=True) as reader:

@@ -223,7 +223,6 @@ def audit(
 
 
 def _checked(attack: str | None) -> str:
-
     listed = ", ".join(f"{name} ({does})" for name, does in ATTACKS.items())
     if attack is None:
         raise StudyError(f"--attack is missing: it says which one. Known: {listed}")

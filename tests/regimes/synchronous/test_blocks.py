@@ -169,7 +169,10 @@ def test_a_client_refuses_a_round_that_is_not_its_turn(tmp_path: Path) -> None:
     task = rules.presumed(2)
     task = type(task)(round=2, steps=2, weights=built.first.model, clip=0.5, noise_multiplier=sigma)
     client.answer(task, [paid])
+    assert rules.objection(1, task) is None
     for number in (1, 3):
+        other = type(task)(**{**vars_of(task), "round": number})
+        assert rules.objection(1, other) == f"round {number} is not its turn"
         with pytest.raises(LocalProtocolError, match="is not the turn of client 1"):
             client.answer(type(task)(**{**vars_of(task), "round": number}), [paid])
     with pytest.raises(LocalProtocolError, match="ledger charged"):

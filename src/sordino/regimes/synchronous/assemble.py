@@ -14,6 +14,7 @@ import numpy as np
 from sordino.clients.assemble import STEP, Assembly
 from sordino.clients.simulation import PassSimulation, Simulation, training
 from sordino.core.effect import Book, Effects, Request
+from sordino.core.prepared import ELSEWHERE
 from sordino.core.run.environment import charge_key_prefix
 from sordino.core.world import ChargeRequest, Charges, Paid
 from sordino.mechanisms.gaussian import Learning
@@ -125,7 +126,9 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         units = ["clients"] * count
         if self.blocks is not None and self.blocks.apart:
             units = [f"block:{i % self.blocks.batches}" for i in range(count)]
-        whole = ("elsewhere/" if self.remote else "") + self.prints.joined()
+        whole = self.prints.joined()
+        if self.remote and all(each.startswith(ELSEWHERE) for each in self.prints):
+            whole = f"elsewhere/{whole}"  # else it is a rehearsal, whose rows are here
         return units, dict.fromkeys(units, whole)
 
     def records(self) -> Sequence[Records]:
