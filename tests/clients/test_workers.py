@@ -26,13 +26,15 @@ from sordino.core import study as studies
 from sordino.core.run import session
 
 PASSES = ['privacy.sampling="passes"']
+KEEPING = "execution.checkpoint_every=2"
 MANY = {
     **{name: case for name, case in {**METHODS, **MORE}.items() if case[0] != "vertical"},
     "dp-sgd/shared": ("synchronous", "dp-sgd", [*SAMPLE, "method.tau=1", 'privacy.noise="shared"']),
     "dp-fedavg/shared": ("synchronous", "dp-fedavg", [*CLIENT, 'privacy.noise="shared"']),
     "dp-sgd/system": ("synchronous", "dp-sgd", [*SAMPLE, 'privacy.entropy="system"']),
     **{name: ORDERED[name] for name in ("dp-sgd/passes", "dp-fedavg/banded")},
-    **{name: ORDERED[name] for name in ("dp-sgd/banded", "als-dpfl/blt")},
+    "dp-sgd/banded": ORDERED["dp-sgd/banded"],
+    "als-dpfl/blt": (*ORDERED["als-dpfl/blt"][:2], [*ORDERED["als-dpfl/blt"][2], KEEPING]),
     "mapa/passes": ("asynchronous", "mapa", [*ARRIVAL, *PASSES, "method.batch=20"]),
     "mapa/blt": ORDERED["mapa/passes"],
 }
@@ -63,10 +65,10 @@ def play(folder: Path, name: str, group: Workers | None, row: Any = nobody) -> P
     return folder
 
 
-def goes_on(folder: Path) -> None:
-    """Go on with a run in one process."""
+def goes_on(folder: Path, group: Workers) -> None:
+    """Go on with a run in several processes, which know nothing of it."""
     with mock.patch.object(session, "time", SimpleNamespace(monotonic=lambda: 0.0)), NOW:
-        session.resume(folder, nobody, nobody)
+        session.resume(folder, nobody, nobody, build=group.build)
 
 
 def contents(folder: Path) -> dict[str, Any]:
@@ -205,8 +207,15 @@ def test_a_run_whose_worker_is_killed_says_so_and_goes_on_to_the_same_bytes(tmp_
     with pytest.raises(WorkerGone, match=killed), workers(2) as group:  # noqa: PT012
         assert group is not None
         child = group.children[1].process
-        play(tmp_path / "run", name, group, lambda row: child.kill())
-    goes_on(tmp_path / "run")
+
+        def kills(row: Any) -> None:
+            if getattr(row, "round", 0) == 5:
+                child.kill()
+
+        play(tmp_path / "run", name, group, kills)
+    with workers(2) as group:
+        assert group is not None
+        goes_on(tmp_path / "run", group)
     assert contents(tmp_path / "run") == contents(play(tmp_path / "alone", name, None))
 
 
