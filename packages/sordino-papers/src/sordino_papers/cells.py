@@ -133,7 +133,6 @@ def grid(
     path = home / "studies" / f"{entry.study}.toml"
     chosen = entry.scale.get(scale, Scale())
     count = seeds or chosen.seeds or entry.seeds
-    most = {each.key: min(count, (not seeds and each.seeds) or count) for each in entry.series}
     data: dict[str, Data | None] = {}
     left_out: list[str] = []
     cells: list[Cell] = []
@@ -154,14 +153,16 @@ def grid(
                 continue
             digest = digest_of(study)
             named = study.model_copy(update={"name": f"reproduction {digest}"})
-            cells.append(Cell(place, named, digest, _seeds(study, most[place.series])))
+            own = [also.seeds for also in entry.also if also.seeds and _fits(also, place)]
+            number = own[-1] if own and not seeds else count
+            cells.append(Cell(place, named, digest, _seeds(study, number)))
     if wrong:
         raise StudyError("\n".join(dict.fromkeys(wrong)))
     return Grid(
         entry,
         scale,
         tuple(cells),
-        _seeds(cells[0].study, count) if cells else tuple(range(count)),
+        max((cell.seeds for cell in cells), key=len, default=()),
         data,
         tuple(dict.fromkeys(left_out)),
     )

@@ -73,7 +73,6 @@ class Series(Part, frozen=True):
 
     Attributes:
         fixed: whether points and forms leave it as it is, as a baseline that they do not concern.
-        seeds: the most; of one that takes long, where these few tell what is claimed of it.
     """
 
     key: str
@@ -81,7 +80,6 @@ class Series(Part, frozen=True):
     changes: Changes = ()
     quick: Changes = ()
     fixed: bool = False
-    seeds: int | None = None
 
 
 class Point(Part, frozen=True):
@@ -118,12 +116,17 @@ class Form(Part, frozen=True):
 class Also(Part, frozen=True):
     """Further changes of some cells: those whose panel, series, point and form are all named here,
     where empty names every one. They come after the changes of the form.
+
+    Attributes:
+        seeds: of these cells, instead of the entry's: fewer where they take long, more where they
+            are what tells a claim. The last that fits a cell says it.
     """
 
     panel: tuple[str, ...] = ()
     series: tuple[str, ...] = ()
     x: tuple[str, ...] = ()
     form: tuple[str, ...] = ()
+    seeds: int | None = None
     changes: Changes = ()
     quick: Changes = ()
 

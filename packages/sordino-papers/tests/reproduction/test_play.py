@@ -116,11 +116,11 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sordino.comparison.runner.play", played)
 
 
-def test_a_series_may_have_fewer_seeds(home: Path, tmp_path: Path) -> None:
-    path = home / "ali-dpfl-table-1.toml"
-    path.write_text(ENTRY.replace('label = "one round"', 'label = "one round"\nseeds = 1'))
+def test_some_cells_may_have_seeds_of_their_own(home: Path, tmp_path: Path) -> None:
+    also = "[[also]]\nseries = ['one']\nseeds = 1\n[[also]]\nseries = ['two']\nx = ['2']\nseeds = 3"
+    (home / "ali-dpfl-table-1.toml").write_text(ENTRY + also)
     (entry,) = files.chosen(["ali-dpfl-table-1"], home)
-    for asked, seeds in ((None, [3, 3, 4]), (2, [3, 3, 4, 4])):
+    for asked, seeds in ((None, [3, 3, 4, 5]), (2, [3, 3, 4, 4])):
         grid = cells.grid(entry, "quick", asked, home, nothing)
         assert [run.seed for run in play.needed([grid], tmp_path)] == seeds
 
