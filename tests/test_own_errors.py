@@ -289,7 +289,7 @@ PASSES = 'privacy={unit="sample", epsilon=4, delta=1e-3, sampling="passes", batc
         (CLIENT, "synchronous", ['method={name="own:Folds"}', "privacy.unit=client"], UNIT),
         (CLIENT, "asynchronous", ['method={name="own:Arrivals"}', "privacy.unit=client"], UNIT),
         (CODE + RAW, "synchronous", ['method={name="own:Curious"}', PASSES], "as one release"),
-        (CODE + RAW, "synchronous", ['method={name="own:Drawn"}'], "realised gave True; it must"),
+        (CODE + RAW, "synchronous", ['method={name="own:Drawn"}', PASSES], "as one release"),
         (
             CODE + FALLS,
             "synchronous",

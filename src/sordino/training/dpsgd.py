@@ -44,6 +44,7 @@ from sordino.training.perexample import Bound, FlatBound, Layers, Measured, Shor
 from sordino.training.plausible import Length, length, sums
 
 NO_NOISE = "plain gradients without noise"
+DRAWN_BATCH = "steps are divided by the batch as it was drawn, so the noise shows its size"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -112,6 +113,7 @@ class PrivateClient(SteppingClient):
         return (
             *((self._booked(event, task), count) for event, count in noisy),
             *((event, 1) for event in wants.raw_releases()),
+            *([(NonPrivate(reason=DRAWN_BATCH), 1)] if self.realised else []),
         )
 
     def answer(self, task: Train, permits: Permits) -> Update:

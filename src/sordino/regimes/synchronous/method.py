@@ -216,7 +216,9 @@ class SynchronousMethod(Method):
     @property
     def unpriced(self) -> str | None:
         """The reason why a form has no price, or None."""
-        return "form = 'paper' sends raw constants" if self.wants.unpriced else None
+        if self.wants.unpriced:
+            return "form = 'paper' sends raw constants"
+        return "its steps are divided by the batch as it was drawn" if self.realised else None
 
     @property
     def fixed_tau(self) -> int | None:
@@ -242,7 +244,7 @@ class SynchronousMethod(Method):
 
     @property
     def realised(self) -> bool:
-        """A step divides by the batch as it was drawn, which is not private."""
+        """A step divides by the batch as it was drawn, which makes the run not private."""
         return False
 
     def scale(self, share: float) -> tuple[float, float]:
@@ -283,9 +285,6 @@ class SynchronousMethod(Method):
             raise METHODS.wrong(self, "wants", asked, "Wants(...)")
         if tau is not None and not (_whole(tau) and tau != 0):
             raise METHODS.wrong(self, "fixed_tau", tau, "a whole number from 1, or None")
-        if self.realised and not asked.raw:
-            wanted = "False: noise whose scale follows the drawn batch has no price"
-            raise METHODS.wrong(self, "realised", self.realised, wanted)
         if not (
             isinstance(factors, tuple)
             and len(factors) == 2
