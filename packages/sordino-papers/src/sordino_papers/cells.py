@@ -90,6 +90,11 @@ class Grid:
                     found.setdefault(self.folder(cell, out, seed), (cell, seed))
         return found
 
+    def within(self, other: Grid) -> bool:
+        """Return True if the other grid runs every study of this one."""
+        there = {cell.digest for cell in other.cells}
+        return all(cell.digest in there for cell in self.cells)
+
     @property
     def panels(self) -> list[str]:
         return list(dict.fromkeys(cell.place.panel for cell in self.cells))
@@ -131,8 +136,9 @@ def grid(
         StudyError: naming every cell whose study is wrong.
     """
     path = home / "studies" / f"{entry.study}.toml"
-    chosen = entry.scale.get(scale, Scale())
-    count = seeds or chosen.seeds or entry.seeds
+    chosen = entry.at(scale)
+    if chosen.left_out:
+        return Grid(entry, scale, (), (), {}, (f"{entry.item}: {chosen.left_out}",))
     data: dict[str, Data | None] = {}
     left_out: list[str] = []
     cells: list[Cell] = []
@@ -154,7 +160,8 @@ def grid(
             digest = digest_of(study)
             named = study.model_copy(update={"name": f"reproduction {digest}"})
             own = [also.seeds for also in entry.also if also.seeds and _fits(also, place)]
-            number = own[-1] if own and not seeds else count
+            most = own[-1] if own else entry.seeds
+            number = seeds or min(most, chosen.seeds or most)
             cells.append(Cell(place, named, digest, _seeds(study, number)))
     if wrong:
         raise StudyError("\n".join(dict.fromkeys(wrong)))
@@ -233,9 +240,11 @@ def _changes(
                     parts.insert(0, data)
                 parts += [also for also in entry.also if _fits(also, place)]
                 changes = [change for part in parts for change in part.changes]
-                changes += chosen.changes
+                changes += entry.at("full" if scale == "full" else "standard").changes
+                if scale != "full":
+                    changes += [change for part in parts for change in part.small]
                 if scale == "quick":
-                    changes += [change for part in parts for change in part.quick]
+                    changes += chosen.changes
                 yield place, tuple(changes)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sordino_papers.cells import Grid
-    from sordino_papers.results import EntryOf, Results
+    from sordino_papers.results import EntryOf
 
 LIST = "LIST"
 MOST_SEEDS = 1000
@@ -28,7 +28,13 @@ def reproduce(
         ),
     ],
     scale: Annotated[
-        str, typer.Option(metavar="quick|full", help="How large the studies are.")
+        str,
+        typer.Option(
+            metavar="quick|standard|full",
+            help="How large the studies are. quick: at most three seeds, an hour of two cores for "
+            "all. standard: the lengths and seeds that docs/reproduction.md shows, hours. full: "
+            "the papers' own lengths and models, days.",
+        ),
     ] = "quick",
     seeds: Annotated[
         int | None, typer.Option(help="Number of seeds. Default: what each entry says.")
@@ -46,23 +52,26 @@ def reproduce(
     as_json: AsJson = False,
 ) -> None:
     """Run the tables and figures of the papers again, and judge what the papers claim of them."""
-    if scale not in ("quick", "full"):
-        raise StudyError(f"--scale must be quick or full; got {scale!r}")
     if seeds is not None and not 1 <= seeds <= MOST_SEEDS:
         raise StudyError(f"--seeds must be from 1 to {MOST_SEEDS}; got {seeds}")
     from sordino_papers import cells, files
+    from sordino_papers.entry import SCALES
 
+    size = next((each for each in SCALES if each == scale), None)
+    if size is None:
+        raise StudyError(f"--scale must be quick, standard or full; got {scale!r}")
     asked = [name for name in names if name.upper() != LIST]
     listed = len(asked) < len(names)
     entries = files.chosen(asked or ["all"])
-    grids = cells.grids(entries, "full" if scale == "full" else "quick", seeds)
+    grids = cells.grids(entries, size, seeds)
     if listed:
         _list(grids, as_json)
         return
     typed = [*names, *([] if scale == "quick" else ["--scale", scale])]
     typed += [] if seeds is None else ["--seeds", str(seeds)]
     command = " ".join(("sordino reproduce", *typed))
-    found = [said for _, said in _played(grids, out, None if judge else (workers, quiet), command)]
+    whole = grids if size == "full" else cells.grids(entries, "full")
+    found = _played(grids, whole, out, None if judge else (workers, quiet), command)
     _tell(found, out)
     if as_json:
         say.machine({"page": str(out / "index.html"), "entries": found})
@@ -81,7 +90,7 @@ def _list(grids: Sequence[Grid], as_json: bool) -> None:
             "title": grid.entry.title,
             "data": data_of(grid) or "-",
             "runs": len(grid.folders(Path())),
-            "minutes": grid.entry.minutes,
+            "minutes": grid.entry.at(grid.scale).minutes,
             "claims": len(grid.entry.claim),
         }
         for grid in grids
@@ -105,17 +114,22 @@ def _list(grids: Sequence[Grid], as_json: bool) -> None:
         ],
     )
     say.people(
-        "Core minutes are of scale quick, about, on one core. Runs that several entries need "
-        "are made once."
+        f"Core minutes are of scale {grids[0].scale}, on one core, where they were measured. Runs "
+        "that several entries need are made once."
     )
 
 
 def _played(
-    grids: Sequence[Grid], out: Path, making: tuple[int | None, bool] | None, command: str
-) -> list[tuple[Results, EntryOf]]:
+    grids: Sequence[Grid],
+    whole: Sequence[Grid],
+    out: Path,
+    making: tuple[int | None, bool] | None,
+    command: str,
+) -> list[EntryOf]:
     """Make the runs that are missing, and write what all of them say.
 
     Args:
+        whole: the same entries at full scale: whatever of their runs is there is shown as well.
         making: workers and whether to be quiet; None to make no runs.
     """
     from sordino.extend.runs import locked, runner
@@ -132,10 +146,10 @@ def _played(
                 making[0], [run.cell.study.execution.threads for run in runs]
             )
             failed = play.play(runs, at_once, making[1], say.people)
-        read = [Results(grid, out, failed) for grid in grids]
-        found = [(each, collected(each)) for each in read]
-        write(out, found, command)
-    return found
+        found = [(each, collected(each)) for each in (Results(grid, out, failed) for grid in grids)]
+        full = [(each, collected(each)) for each in (Results(grid, out, {}) for grid in whole)]
+        write(out, found, [(each, said) for each, said in full if said.there], command)
+    return [said for _, said in found]
 
 
 def _tell(found: Sequence[EntryOf], out: Path) -> None:

@@ -2,9 +2,13 @@
 
 An entry is a grid of studies: panels x forms x series x points, each with some seeds. A study is
 the base study with changes, ``key=value`` as `--set` takes them, applied in this order: of the
-data set, the panel, the series, the point, the form and each ``also`` that fits, then
-``scale.<scale>.changes``, then what the same parts say under ``quick`` (only at that scale).
-Equal studies of all entries are run once.
+data set, the panel, the series, the point, the form and each ``also`` that fits, then those of the
+scale. Equal studies of all entries are run once.
+
+There are three scales. ``full`` has the paper's own length and model. ``standard`` has the length,
+the model and the seeds by which claims are judged in docs/reproduction.md: ``scale.standard`` and
+what the parts say under ``small``. ``quick`` is ``standard`` with at most three seeds, and with
+what ``scale.quick`` says beside, so that all of it ends within an hour on two cores.
 
 Files come with the program. Whether each name in them stands for something is a test of the
 catalogue.
@@ -30,7 +34,9 @@ else:  # read before the rest, by their first keys: the decoder takes them as th
     AMeasure = ARule = Any
 
 ALL_RULES: tuple[type[Rule], ...] = (*RULES, Computed)
-ScaleName = Literal["quick", "full"]
+ScaleName = Literal["quick", "standard", "full"]
+SCALES: tuple[ScaleName, ...] = ("quick", "standard", "full")
+QUICK_SEEDS = 3  # the fewest over which something can be told
 Paper = Literal["ali-dpfl", "als-dpfl", "mapa", "haar", "events"]
 Changes = tuple[str, ...]
 
@@ -51,7 +57,7 @@ class Data(Part, frozen=True):
     papers: bool = False
     repeats: str = ""
     changes: Changes = ()
-    quick: Changes = ()
+    small: Changes = ()
 
 
 class Panel(Part, frozen=True):
@@ -65,7 +71,7 @@ class Panel(Part, frozen=True):
     label: str
     data: tuple[Data, ...] = ()
     changes: Changes = ()
-    quick: Changes = ()
+    small: Changes = ()
 
 
 class Series(Part, frozen=True):
@@ -78,7 +84,7 @@ class Series(Part, frozen=True):
     key: str
     label: str
     changes: Changes = ()
-    quick: Changes = ()
+    small: Changes = ()
     fixed: bool = False
 
 
@@ -88,7 +94,7 @@ class Point(Part, frozen=True):
     label: str
     at: float | None = None
     changes: Changes = ()
-    quick: Changes = ()
+    small: Changes = ()
 
 
 class Axis(Part, frozen=True):
@@ -109,7 +115,7 @@ class Form(Part, frozen=True):
     key: str
     label: str = ""
     changes: Changes = ()
-    quick: Changes = ()
+    small: Changes = ()
     only: tuple[str, ...] = ()
 
 
@@ -128,16 +134,19 @@ class Also(Part, frozen=True):
     form: tuple[str, ...] = ()
     seeds: int | None = None
     changes: Changes = ()
-    quick: Changes = ()
+    small: Changes = ()
 
 
 class Scale(Part, frozen=True):
-    """Changes of a scale.
+    """What is run at a scale.
 
     Attributes:
+        seeds: the most of each cell.
         series, panels, points: what is run of each; everything where empty. What is left out is
             shown as such.
         length: how much of the paper's runs this is, in words.
+        minutes: of one core, about, for all of its runs, also those of other entries.
+        left_out: why nothing of the entry is run at this scale.
     """
 
     changes: Changes = ()
@@ -146,6 +155,8 @@ class Scale(Part, frozen=True):
     panels: tuple[str, ...] = ()
     points: tuple[str, ...] = ()
     length: str = ""
+    minutes: float | None = None
+    left_out: str = ""
 
 
 class Attack(Part, frozen=True):
@@ -219,7 +230,6 @@ class Entry(Part, frozen=True, kw_only=True):
         item: as the paper calls it: "Table II", "Fig. 4".
         study: the base study, ``studies/<study>.toml``.
         seeds: how many, from the study's own on.
-        minutes: of one core at the quick scale, for all of its runs, also those of other entries.
     """
 
     name: str
@@ -230,7 +240,6 @@ class Entry(Part, frozen=True, kw_only=True):
     shown: tuple[Shown, ...]
     series: tuple[Series, ...]
     seeds: int = 3
-    minutes: float | None = None
     note: str = ""
     attack: Attack | None = None
     data: tuple[Data, ...] = ()
@@ -242,6 +251,21 @@ class Entry(Part, frozen=True, kw_only=True):
     published: tuple[Published, ...] = ()
     claim: tuple[Claim, ...] = ()
     not_run: tuple[Gap, ...] = ()
+
+    def at(self, scale: ScaleName) -> Scale:
+        """What a scale says; quick says what standard does where it says nothing itself."""
+        said = self.scale.get(scale, Scale())
+        if scale != "quick":
+            return said
+        usual = self.scale.get("standard", Scale())
+        return msgspec.structs.replace(
+            said,
+            series=said.series or usual.series,
+            seeds=said.seeds or QUICK_SEEDS,
+            panels=said.panels or usual.panels,
+            points=said.points or usual.points,
+            length=said.length or usual.length,
+        )
 
 
 def read(path: Path) -> Entry:

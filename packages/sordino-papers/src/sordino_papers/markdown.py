@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from sordino_papers import tables
 from sordino_papers.results import ClaimOf, EntryOf, Results
@@ -18,8 +20,16 @@ TITLES = {
 }
 HEAD = """# Which claims of the five papers hold
 
-`{command}` makes this page and a page for each paper: it runs the studies of a catalogue and judges
-each claim of the papers' text by a rule. Each claim has two verdicts:
+`{command}` makes this page and a page for each paper: it runs the studies of a
+catalogue and judges each claim of the papers' text by a rule. There are three scales:
+
+* `--scale quick`, where nothing is said: at most three seeds, shorter streams, and fewer panels and
+  columns. It takes about 90 minutes of a core, less than an hour on two.
+* `--scale standard`: the lengths and seeds by which the claims are judged here. It takes
+  about six hours of a core.
+* `--scale full`: the papers' own lengths and models, days of a core for most entries.
+
+Each claim has two verdicts:
 
 * **The paper's own form**: its noise and its constants, at the epsilon that it claims, whatever the
   true one is.
@@ -32,8 +42,14 @@ other side (corrected for the number of comparisons); and *cannot be told* other
 says "as good as", the 90 % interval must lie within bounds that were written down before (two
 one-sided tests at 5 %). *Not run* says that the data or the scale leaves it out.
 
-Where the seeds left a claim open and up to twenty would tell it, more were run, once or twice:
-their number was fixed before. A test that is made again errs a little more often than 5 %.
+Where the seeds left a claim open and a few more would tell it, more were run, once or twice: their
+number was fixed before, and where a claim hangs on one comparison, only its runs have them. A test
+that is made again errs a little more often than 5 %. The number of seeds that is said to tell a
+claim gives even odds that it does, if the mean and spread that were found are the true ones.
+"""
+WHOLE = """\
+Some entries were also run at the papers' own length and with their models, all or a part of them.
+What is not run at full scale shows as *no runs to compare*, and one seed alone tells no claim.
 """
 COLUMNS = (
     "claim",
@@ -45,13 +61,31 @@ COLUMNS = (
     "length",
     "why",
 )
+FULL = " at full scale"
 FEW = 3  # comparisons of a claim that are shown; the others stand in the JSON
 
 Found = Sequence[tuple[Results, EntryOf]]
 
 
-def first(found: Found, command: str) -> str:
-    """The page of headlines."""
+def beside(found: Found, whole: Found) -> list[tuple[Results, EntryOf]]:
+    """Of entries at full scale, those that are not what was found already, named as such."""
+    grids = {said.name: results.grid for results, said in found}
+    return [
+        (
+            results,
+            msgspec.structs.replace(said, name=f"{said.name}-full", item=f"{said.item}{FULL}"),
+        )
+        for results, said in whole
+        if not results.grid.within(grids[said.name])
+    ]
+
+
+def first(found: Found, whole: Found, command: str) -> str:
+    """The page of headlines.
+
+    Args:
+        whole: what there is of the entries at full scale.
+    """
     parts = [HEAD.format(command=command)]
     rows = headlines([said for _, said in found])
     if rows:
@@ -67,6 +101,14 @@ def first(found: Found, command: str) -> str:
             "those that are, and *not run* if there are none.\n"
         )
     parts += ["## All claims\n", _table(("paper", *SAID, "counted elsewhere"), _counts(found))]
+    if whole:
+        others = {said.name.removesuffix("-full"): said for _, said in beside(found, whole)}
+        run_whole = [_whole(others.get(said.name, said)) for _, said in whole]
+        parts += [
+            "## At full scale\n",
+            WHOLE,
+            _table(("paper", "item", "runs", "claims"), run_whole),
+        ]
     parts.append(
         "A claim counts once. *Counted elsewhere* are claims that several places of a paper make, "
         "and those of runs that stand in for data that is not here and repeat another item's.\n\n"
@@ -78,6 +120,13 @@ def first(found: Found, command: str) -> str:
         "says what stands in it, and `sordino reproduce LIST` shows what runs here.\n"
     )
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _whole(said: EntryOf) -> list[str]:
+    """What there is of an entry at full scale."""
+    link = f"[{said.item.removesuffix(FULL)}](reproduction/{said.paper}.md#{anchor(said)})"
+    runs = f"{said.there} of {said.runs}, {said.seconds / 60:.0f} minutes of a core"
+    return [TITLES[said.paper], link, runs, counted(said.claims) or "-"]
 
 
 def headlines(entries: Sequence[EntryOf], paper: str = "") -> list[tuple[str, ...]]:
@@ -100,15 +149,22 @@ def headlines(entries: Sequence[EntryOf], paper: str = "") -> list[tuple[str, ..
     ]
 
 
-def page(paper: str, found: Found) -> str:
-    """The page of a paper: its claims, then every table with its comparisons."""
-    details = [_entry(results, said) for results, said in found]
-    parts = [claims(paper, [said for _, said in found]), *details]
+def page(paper: str, found: Found, beside: Found = ()) -> str:
+    """The page of a paper: its claims, then every table with its comparisons.
+
+    Args:
+        beside: entries at full scale; each comes after the same entry at its usual scale.
+    """
+    whole = {said.name.removesuffix("-full"): (results, said) for results, said in beside}
+    parts = [claims(paper, [s for _, s in found], {name: s for name, (_, s) in whole.items()})]
+    for results, said in found:
+        parts.append(_entry(results, said))
+        parts += [_entry(*whole[said.name])] if said.name in whole else []
     return "\n".join(parts).rstrip() + "\n"
 
 
-def claims(paper: str, entries: Sequence[EntryOf]) -> str:
-    """The claims of a paper, a row each."""
+def claims(paper: str, entries: Sequence[EntryOf], whole: Mapping[str, EntryOf]) -> str:
+    """The claims of a paper, a row each; beside them the verdicts at full scale."""
     rows = [
         [
             f"[{said.item}](#{anchor(said)})",
@@ -118,10 +174,10 @@ def claims(paper: str, entries: Sequence[EntryOf]) -> str:
             _verdict(claim, "sound"),
             printed(claim),
             _data(claim),
-            f"counted in {claim.repeats}" if claim.repeats else remark(claim),
+            f"counted in {claim.repeats}" if claim.repeats else _remark(said, i, whole),
         ]
         for said in entries
-        for claim in said.claims
+        for i, claim in enumerate(said.claims)
     ]
     return (
         f"# {TITLES[paper]}: claims, tables and figures\n\n"
@@ -205,6 +261,15 @@ def remark(claim: ClaimOf) -> str:
     return " ".join(told) or "-"
 
 
+def _remark(said: EntryOf, i: int, whole: Mapping[str, EntryOf]) -> str:
+    """A remark, and what runs at full scale say of the claim."""
+    told = remark(said.claims[i])
+    if said.name not in whole:
+        return told
+    full = whole[said.name]
+    return f"{told} [At full scale](#{anchor(full)}): {full.claims[i].verdict}."
+
+
 def counted(claims: Sequence[ClaimOf]) -> str:
     """Count the claims by verdict, each once."""
     once = [claim.verdict for claim in claims if not claim.repeats]
@@ -223,7 +288,7 @@ def _entry(results: Results, said: EntryOf) -> str:
     parts = [f"## {said.item}\n", f"{said.title}.\n"]
     facts = [
         f"Data: {tables.data_of(results.grid)}." if results.grid.data else "",
-        f"Seeds: {', '.join(map(str, said.seeds))}; scale {said.scale}.",
+        f"Seeds: {', '.join(map(str, said.seeds)) or 'none'}; scale {said.scale}.",
         said.note,
     ]
     parts.append(" ".join(filter(None, facts)) + "\n")

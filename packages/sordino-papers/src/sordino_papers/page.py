@@ -4,38 +4,39 @@ in ``reproduction/``, and ``index.html`` with the headlines, every table, pictur
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sordino.extend.runs import dumped, replace_file, template
 from sordino_papers import figures, markdown, tables
-from sordino_papers.markdown import TITLES, counted
+from sordino_papers.markdown import TITLES, Found, counted
 from sordino_papers.results import EntryOf, Results
 
 HOME = Path(__file__).parent
 
 
-def write(out: Path, found: Sequence[tuple[Results, EntryOf]], command: str) -> None:
+def write(out: Path, found: Found, whole: Found, command: str) -> None:
     """Write everything about these entries; runs stay as they are.
 
     Args:
+        whole: what there is of entries at full scale.
         command: with which they were made, for the reader.
     """
     entries, pages = out / "entries", out / "reproduction"
     entries.mkdir(parents=True, exist_ok=True)
     pages.mkdir(exist_ok=True)
-    for _, said in found:
+    beside = markdown.beside(found, whole)
+    for _, said in (*found, *beside):
         replace_file(entries / f"{said.name}.json", dumped(said, indent=1).encode())
     for paper in TITLES:
         mine = [pair for pair in found if pair[1].paper == paper]
         if mine:
-            replace_file(pages / f"{paper}.md", markdown.page(paper, mine).encode())
-    replace_file(out / "reproduction.md", markdown.first(found, command).encode())
-    replace_file(out / "index.html", render(found).encode("utf-8", "replace"))
+            replace_file(pages / f"{paper}.md", markdown.page(paper, mine, beside).encode())
+    replace_file(out / "reproduction.md", markdown.first(found, whole, command).encode())
+    replace_file(out / "index.html", render(found, beside).encode("utf-8", "replace"))
 
 
-def render(found: Sequence[tuple[Results, EntryOf]]) -> str:
+def render(found: Found, beside: Found = ()) -> str:
     """The page as HTML."""
     html: str = template("reproduction.html", HOME).render(
         head=markdown.COLUMNS,
@@ -43,7 +44,7 @@ def render(found: Sequence[tuple[Results, EntryOf]]) -> str:
             [cell.replace("**", "") for cell in row]
             for row in markdown.headlines([said for _, said in found])
         ],
-        sections=[_section(results, said) for results, said in found],
+        sections=[_section(results, said) for results, said in (*found, *beside)],
     )
     return html
 

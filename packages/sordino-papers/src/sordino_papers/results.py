@@ -13,7 +13,7 @@ from sordino.extend.runs import MIB, Run, StudyError, known, load, read_below, s
 from sordino.extend.runs import number as real
 from sordino_papers.cells import Cell, Grid, Place, told
 from sordino_papers.checks import Computed
-from sordino_papers.entry import Claim, Gap, Published, Scale
+from sordino_papers.entry import Claim, Gap, Published
 from sordino_papers.measures import SHORT, Attacked, Best, Curve, Measure
 from sordino_papers.verdicts import Evidence, Judged, Said, judge, together
 from sordino_papers.worker import ATTACK, Found
@@ -202,7 +202,7 @@ def judged(results: Results, claim: Claim) -> ClaimOf:
     if isinstance(claim.rule, Computed):
         taken, length = [], ""
     else:
-        length = grid.entry.scale.get(grid.scale, Scale()).length or "all"
+        length = grid.entry.at(grid.scale).length or "all"
     return ClaimOf(
         claim.text,
         claim.where,

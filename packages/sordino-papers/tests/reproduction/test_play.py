@@ -65,7 +65,7 @@ label = "two rounds"
 [x]
 label = "clients"
 values = [{ label = "2" }, { label = "3", changes = ["data.clients=3"] }]
-[scale.quick]
+[scale.standard]
 points = ["2"]
 length = "a tenth"
 [[published]]
@@ -121,14 +121,15 @@ def test_some_cells_may_have_seeds_of_their_own(home: Path, tmp_path: Path) -> N
     (home / "ali-dpfl-table-1.toml").write_text(ENTRY + also)
     (entry,) = files.chosen(["ali-dpfl-table-1"], home)
     for asked, seeds in ((None, [3, 3, 4, 5]), (2, [3, 3, 4, 4])):
-        grid = cells.grid(entry, "quick", asked, home, nothing)
+        grid = cells.grid(entry, "standard", asked, home, nothing)
         assert [run.seed for run in play.needed([grid], tmp_path)] == seeds
 
 
 @pytest.mark.usefixtures("here")
 def test_a_catalogue_is_run_once_and_judged(home: Path, tmp_path: Path) -> None:
     grids = [
-        cells.grid(entry, "quick", home=home, here=nothing) for entry in files.chosen(["all"], home)
+        cells.grid(entry, "standard", home=home, here=nothing)
+        for entry in files.chosen(["all"], home)
     ]
     out = tmp_path / "out"
     runs = play.needed(grids, out)
@@ -148,13 +149,15 @@ def test_a_catalogue_is_run_once_and_judged(home: Path, tmp_path: Path) -> None:
 
     found = [Results(grid, out, {}) for grid in grids]
     pairs = [(each, collected(each)) for each in found]
-    write(out, pairs, "sordino reproduce all")
+    (entry, _) = files.chosen(["all"], home)
+    full = Results(cells.grid(entry, "full", home=home, here=nothing), out, {})
+    write(out, pairs, [(full, collected(full))], "sordino reproduce all")
     told = json.loads((out / "entries" / "ali-dpfl-table-2.json").read_text())
     assert told["seeds"] == [3, 4]
     assert 0.0 < told["seconds"] < 60.0
     assert told["data"] == {"": "digits"}
     assert not told["on_the_papers_data"]
-    assert told["left_out"] == ["3: left out at scale quick"]
+    assert told["left_out"] == ["3: left out at scale standard"]
     assert [cell["epsilon"] <= 8.0 for cell in told["cells"]] == [True, True]
     claim, _ = told["claims"]
     assert claim["verdict"] in ("holds", "cannot be told")
@@ -163,14 +166,20 @@ def test_a_catalogue_is_run_once_and_judged(home: Path, tmp_path: Path) -> None:
     markdown = (out / "reproduction" / "ali-dpfl.md").read_text()
     assert "| two rounds, as printed | 61.5 |" in markdown
     assert "Not run: the rest (it is a picture)." in markdown
+    assert "[At full scale](#table-i-at-full-scale): cannot be told. |" in markdown
+    assert "## Table I at full scale\n" in markdown
+    assert "Only 4 of 8 runs are there." in markdown
     first = (out / "reproduction.md").read_text()
+    assert (
+        "| [Table I](reproduction/ali-dpfl.md#table-i-at-full-scale) | 4 of 8, 0 minutes" in first
+    )
     assert "| ALI-DPFL: More rounds are better (Section 1) |" in first
     assert "| no: digits | a tenth | It learns longer. |" in first
     counted = "holds" if claim["verdict"] == "holds" else "cannot be told"
     row = [str(2 * (each == counted)) for each in ("holds", "does not hold", "cannot be told")]
     assert f"| [ALI-DPFL](reproduction/ali-dpfl.md) | {' | '.join(row)} | 0 | 2 |" in first
     page = (out / "index.html").read_text()
-    assert page.count("<svg") == 4
+    assert page.count("<svg") == 6
     assert "digits (not the paper&#39;s data)" in page
 
 
@@ -317,3 +326,20 @@ def test_processes_get_fewer_runs_towards_the_end() -> None:
 def test_runs_are_made_in_processes(home: Path, tmp_path: Path) -> None:
     grid = cells.grid(files.chosen(["all"], home)[0], "quick", home=home, here=nothing)
     assert not play.play(play.needed([grid], tmp_path), 2, True, lambda text: None)
+
+
+def test_quick_is_standard_with_few_seeds_and_its_own_changes(home: Path) -> None:
+    path = home / "ali-dpfl-table-1.toml"
+    more = "[scale.quick]\nlength = 'half of a tenth'\nchanges = ['budget.rounds=3']\n"
+    path.write_text(ENTRY.replace("seeds = 2", "seeds = 5") + more)
+    (entry,) = files.chosen(["ali-dpfl-table-1"], home)
+    grid = cells.grid(entry, "quick", home=home, here=nothing)
+    assert grid.points == ["2"]
+    assert grid.seeds == (3, 4, 5)
+    assert [cell.study.budget.rounds for cell in grid.cells] == [3, 3]
+    assert entry.at("quick").length == "half of a tenth"
+    path.write_text(ENTRY + "[scale.quick]\nleft_out = 'it takes long'\n")
+    (entry,) = files.chosen(["ali-dpfl-table-1"], home)
+    told = collected(Results(cells.grid(entry, "quick", home=home, here=nothing), home, {}))
+    assert told.left_out == ("Table I: it takes long",)
+    assert {claim.verdict for claim in told.claims} == {"not run"}
