@@ -135,7 +135,7 @@ def _played(
     from sordino.extend.runs import locked, runner
     from sordino_papers import play
     from sordino_papers.page import write
-    from sordino_papers.results import Results, collected
+    from sordino_papers.results import Results, collected, without_repeats
 
     runner.refuse_file(out)
     failed: dict[Path, str] = {}
@@ -147,8 +147,8 @@ def _played(
             )
             failed = play.play(runs, at_once, making[1], say.people)
         found = [(each, collected(each)) for each in (Results(grid, out, failed) for grid in grids)]
-        full = [(each, collected(each)) for each in (Results(grid, out, {}) for grid in whole)]
-        write(out, found, [(each, said) for each, said in full if said.there], command)
+        full = without_repeats([Results(grid, out, {}) for grid in whole])
+        write(out, found, [(each, collected(each)) for each in full], command)
     return [said for _, said in found]
 
 

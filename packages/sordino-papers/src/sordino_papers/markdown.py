@@ -48,8 +48,8 @@ that is made again errs a little more often than 5 %. The number of seeds that i
 claim gives even odds that it does, if the mean and spread that were found are the true ones.
 """
 WHOLE = """\
-Some entries were also run at the papers' own length and with their models, all or a part of them.
-What is not run at full scale shows as *no runs to compare*, and one seed alone tells no claim.
+What was run of the papers' own lengths and models. A part of an entry tells what it can: a claim
+needs all of its comparisons, and one seed alone tells none.
 """
 COLUMNS = (
     "claim",
@@ -125,7 +125,8 @@ def first(found: Found, whole: Found, command: str) -> str:
 def _whole(said: EntryOf) -> list[str]:
     """What there is of an entry at full scale."""
     link = f"[{said.item.removesuffix(FULL)}](reproduction/{said.paper}.md#{anchor(said)})"
-    runs = f"{said.there} of {said.runs}, {said.seconds / 60:.0f} minutes of a core"
+    minutes = said.seconds / 60
+    runs = f"{said.there} of {said.runs}, {minutes:.{int(minutes < 10)}f} minutes of a core"
     return [TITLES[said.paper], link, runs, counted(said.claims) or "-"]
 
 

@@ -121,6 +121,12 @@ class Results:
                 self._damaged[folder] = str(error)
         return self._runs[folder]
 
+    @property
+    def there(self) -> set[Path]:
+        """The folders of the runs that are whole."""
+        folders = self.grid.folders(self.out)
+        return {folder for folder, at in folders.items() if self.run(*at) is not None}
+
     def failure(self, cell: Cell, seed: int) -> str | None:
         """Why a run failed or cannot be read; None for others."""
         folder = self.grid.folder(cell, self.out, seed)
@@ -168,6 +174,19 @@ class Results:
         claimed = [each.claimed for each in runs if each.claimed is not None]
         true = [each.spent for each in runs if each.spent is not None]
         return max(claimed, default=None), max(true, default=None)
+
+
+def without_repeats(every: Sequence[Results]) -> list[Results]:
+    """Those that have runs which no other has that is more complete."""
+    there = {id(each): each.there for each in every}
+    seen, kept = set[Path](), set[int]()
+    for each in sorted(
+        every, key=lambda one: -len(there[id(one)]) / max(len(one.grid.folders(one.out)), 1)
+    ):
+        if not there[id(each)] <= seen:
+            kept.add(id(each))
+            seen |= there[id(each)]
+    return [each for each in every if id(each) in kept]
 
 
 def measured(measure: Measure, run: Run | Found | None) -> float | Curve | None:

@@ -13,7 +13,15 @@ from sordino.extend.runs import StudyError, runner
 from sordino_papers import cells, files, play, worker
 from sordino_papers.measures import Column
 from sordino_papers.page import write
-from sordino_papers.results import Damaged, Results, collected, number, read, seconds_of
+from sordino_papers.results import (
+    Damaged,
+    Results,
+    collected,
+    number,
+    read,
+    seconds_of,
+    without_repeats,
+)
 from sordino_papers.tables import data_of, shown_as
 
 STUDY = """
@@ -151,6 +159,8 @@ def test_a_catalogue_is_run_once_and_judged(home: Path, tmp_path: Path) -> None:
     pairs = [(each, collected(each)) for each in found]
     (entry, _) = files.chosen(["all"], home)
     full = Results(cells.grid(entry, "full", home=home, here=nothing), out, {})
+    partly = Results(cells.grid(entry, "full", 4, home=home, here=nothing), out, {})
+    assert without_repeats([partly, full]) == [full]
     write(out, pairs, [(full, collected(full))], "sordino reproduce all")
     told = json.loads((out / "entries" / "ali-dpfl-table-2.json").read_text())
     assert told["seeds"] == [3, 4]
@@ -171,7 +181,7 @@ def test_a_catalogue_is_run_once_and_judged(home: Path, tmp_path: Path) -> None:
     assert "Only 4 of 8 runs are there." in markdown
     first = (out / "reproduction.md").read_text()
     assert (
-        "| [Table I](reproduction/ali-dpfl.md#table-i-at-full-scale) | 4 of 8, 0 minutes" in first
+        "| [Table I](reproduction/ali-dpfl.md#table-i-at-full-scale) | 4 of 8, 0.0 minutes" in first
     )
     assert "| ALI-DPFL: More rounds are better (Section 1) |" in first
     assert "| no: digits | a tenth | It learns longer. |" in first
