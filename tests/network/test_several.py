@@ -190,7 +190,7 @@ def test_a_site_reaches_its_own_study_alone(tmp_path: Path) -> None:
         assert ("others", "site-0", "its certificate is of no site of this federation") in (
             port.refused
         )
-        with pytest.raises(Stranger):
+        with pytest.raises(Lost, match="not that of the federation's server"):
             port.line(others, "127.0.0.1")  # the server's certificate is of another authority
         for path, why in (("", "several studies"), ("third", "not served here")):
             with pytest.raises(Lost, match=why):

@@ -192,7 +192,7 @@ def test_a_site_refuses_a_server_whose_certificate_is_on_the_list_in_its_kit(ope
     connects(LIMIT).close()
     found = kit.revoke(authority, "server", now).read_bytes()
     (site / certificates.REVOKED).write_bytes(found)
-    with pytest.raises(Stranger, match="revoked"):
+    with pytest.raises(Lost, match="revoked"):
         connects(LIMIT)
     kit.renew(authority, "server", opened.laid.server, now)
     opened.hub.close()
@@ -217,7 +217,7 @@ def test_a_broker_of_the_same_authority_and_host_is_no_server(opened: Open) -> N
         (opened.laid.server / name).write_bytes(content)
     opened.hub.close()
     opened.__post_init__()
-    with pytest.raises(Stranger, match="its certificate is that of the broker only"):
+    with pytest.raises(Lost, match="its certificate is that of the broker only"):
         opened.line()
 
 
@@ -499,6 +499,11 @@ def test_a_site_goes_through_the_proxy_that_its_environment_names(
     monkeypatch.setenv("https_proxy", "socks5://127.0.0.1:1")
     with pytest.raises(Lost, match="SOCKS"):
         opened.line()
+    for odd in ("foo", "http://me:secret@", "http://me:secret@127.0.0.1:99999"):
+        monkeypatch.setenv("https_proxy", odd)
+        with pytest.raises(Stranger, match="https_proxy") as found:
+            opened.line()
+        assert "secret" not in str(found.value)
 
 
 def test_who_pings_and_does_not_read_is_cut_off(opened: Open) -> None:

@@ -57,7 +57,13 @@ from cryptography import x509
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import Server, ServerConnection, serve
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.exceptions import (
+    ConnectionClosed,
+    InvalidHandshake,
+    InvalidProxy,
+    InvalidStatus,
+    InvalidURI,
+)
 from websockets.frames import CloseCode
 from websockets.http11 import Request, Response
 
@@ -91,8 +97,6 @@ STRANGERS = 32
 DESCRIPTORS = 65536
 """Files and connections of a server at most; handshakes get half of those that there are."""
 _REFUSED = 4403
-NOT_YET = 9
-"""OpenSSL's number of the error that a certificate is not valid yet."""
 _SILENT = logging.Logger("websockets", logging.CRITICAL + 1)  # a stranger prints nothing here
 
 T = TypeVar("T")
@@ -669,8 +673,8 @@ class WebSocketLine:
         beginning: of a frame that comes.
 
     Raises:
-        Lost: if the server cannot be reached now.
-        Stranger: if it is not the federation's server, or does not admit this site.
+        Lost: if the federation's server cannot be reached now.
+        Stranger: if it does not admit this site, or there is no such address.
     """
 
     def __init__(
@@ -687,18 +691,19 @@ class WebSocketLine:
             self._line = self._thread.run(self._connect(f"wss://{address}/{study}", context, limit))
         except BaseException as error:
             self._thread.end()
-            if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code == NOT_YET:
+            if isinstance(error, ssl.SSLCertVerificationError):
+                # whoever is on the way can show another one, and it may be a clock, or a renewal
                 raise Lost(
-                    f"{address}: {error.verify_message}. By the clock of this machine it is "
+                    f"{address}: its certificate is not that of the federation's server "
+                    f"({error.verify_message}). By the clock of this machine it is "
                     f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC: is the clock right?"
                 ) from error
-            if isinstance(error, ssl.SSLCertVerificationError):
+            if isinstance(error, InvalidProxy):  # its words may hold a password
                 raise Stranger(
-                    f"{address}: its certificate is not that of the federation's server "
-                    f"({error.verify_message}, at {dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC)"
-                ) from error
+                    "the environment (https_proxy) names no proxy: it must be http://HOST:PORT"
+                ) from None
             if isinstance(error, InvalidURI | ValueError):
-                raise Stranger(f"{address}: no address ({error})") from error
+                raise Stranger(f"{address}, or the proxy of https_proxy: no address") from error
             if isinstance(error, InvalidHandshake):
                 raise _refused(address, error) from error
             if isinstance(error, OSError | EOFError | ImportError):  # of a kind of proxies
@@ -729,7 +734,7 @@ class WebSocketLine:
         certificate = x509.load_der_x509_certificate(shown.getpeercert(True) or b"")
         if (name := certificates.common_name(certificate)) != "server":
             await line.close()
-            raise Stranger(f"{urlsplit(uri).netloc}: its certificate is that of the {name} only")
+            raise Lost(f"{urlsplit(uri).netloc}: its certificate is that of the {name} only")
         line.beginning = self.beginning
         line.there = line.response.headers.get(BEGUN, "")
         return line

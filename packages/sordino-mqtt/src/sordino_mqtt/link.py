@@ -90,8 +90,8 @@ class Link:
         over: called when it has ended.
 
     Raises:
-        Lost: if the broker cannot be reached now.
-        Stranger: if it is not the federation's, or does not admit us.
+        Lost: if the federation's broker cannot be reached now.
+        Stranger: if it does not admit us.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Link:
         try:
             self._client.connect(where.host, where.port, keepalive=BEAT, clean_start=True)
         except ssl.SSLCertVerificationError as error:
-            raise Stranger(
+            raise Lost(
                 f"{where}: its certificate is not that of the federation's broker "
                 f"({error.verify_message})"
             ) from error

@@ -189,7 +189,7 @@ class MqttLine:
 
     Raises:
         Lost: if the broker cannot be reached now, or the server is not there.
-        Stranger: if the broker is not the federation's, or does not admit this site.
+        Stranger: if the broker does not admit this site.
     """
 
     def __init__(self, broker: Broker, name: str, context: ssl.SSLContext, limit: int) -> None:
