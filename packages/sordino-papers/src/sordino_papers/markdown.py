@@ -45,7 +45,8 @@ one-sided tests at 5 %). *Not run* says that the data or the scale leaves it out
 Where the seeds left a claim open and a few more would tell it, more were run, once or twice: their
 number was fixed before, and where a claim hangs on one comparison, only its runs have them. A test
 that is made again errs a little more often than 5 %. The number of seeds that is said to tell a
-claim gives even odds that it does, if the mean and spread that were found are the true ones.
+claim gives even odds that it does if the mean and spread that were found are the true ones, and
+worse odds where several comparisons are open.
 """
 WHOLE = """\
 What was run of the papers' own lengths and models. A part of an entry tells what it can: a claim
@@ -73,7 +74,12 @@ def beside(found: Found, whole: Found) -> list[tuple[Results, EntryOf]]:
     return [
         (
             results,
-            msgspec.structs.replace(said, name=f"{said.name}-full", item=f"{said.item}{FULL}"),
+            msgspec.structs.replace(
+                said,
+                name=f"{said.name}-full",
+                item=f"{said.item}{FULL}",
+                seeds=tuple(sorted({*results.there.values()})),
+            ),
         )
         for results, said in whole
         if not results.grid.within(grids[said.name])

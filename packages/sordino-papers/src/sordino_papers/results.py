@@ -122,10 +122,10 @@ class Results:
         return self._runs[folder]
 
     @property
-    def there(self) -> set[Path]:
-        """The folders of the runs that are whole."""
+    def there(self) -> dict[Path, int]:
+        """The folders of the runs that are whole, with their seeds."""
         folders = self.grid.folders(self.out)
-        return {folder for folder, at in folders.items() if self.run(*at) is not None}
+        return {place: at[1] for place, at in folders.items() if self.run(*at) is not None}
 
     def failure(self, cell: Cell, seed: int) -> str | None:
         """Why a run failed or cannot be read; None for others."""
@@ -177,16 +177,17 @@ class Results:
 
 
 def without_repeats(every: Sequence[Results]) -> list[Results]:
-    """Those that have runs which no other has that is more complete."""
-    there = {id(each): each.there for each in every}
+    """Those that have runs which none has that is more complete."""
+    there = [each.there.keys() for each in every]
+    share = [
+        len(there[i]) / max(len(each.grid.folders(each.out)), 1) for i, each in enumerate(every)
+    ]
     seen, kept = set[Path](), set[int]()
-    for each in sorted(
-        every, key=lambda one: -len(there[id(one)]) / max(len(one.grid.folders(one.out)), 1)
-    ):
-        if not there[id(each)] <= seen:
-            kept.add(id(each))
-            seen |= there[id(each)]
-    return [each for each in every if id(each) in kept]
+    for i in sorted(range(len(every)), key=lambda i: -share[i]):
+        if not there[i] <= seen:
+            kept.add(i)
+            seen |= there[i]
+    return [every[i] for i in sorted(kept)]
 
 
 def measured(measure: Measure, run: Run | Found | None) -> float | Curve | None:
