@@ -389,6 +389,7 @@ class Assembly(Generic[H]):
             self.records(),
             labels=dict(zip(self.units, self.names, strict=True)) if named else {},
             public=self._published,
+            rows=dict.fromkeys(self.units, self.study.rows_at_once) if self.remote else {},
         )
 
     def _tested(self, ledgers: LedgerSession) -> PaidEvaluation | None:

@@ -189,6 +189,7 @@ def open_ledgers(
     labels: Mapping[str, str] | None = None,
     *,
     public: bool,
+    rows: Mapping[str, int] | None = None,
 ) -> LedgerSession:
     """The run's ledger: its own in ``folder``, or one that knows records, its own or the data's.
 
@@ -200,6 +201,7 @@ def open_ledgers(
     Args:
         public: whether all rows that ``fingerprints`` are of are published. Of others the ledger
             holds fingerprints under the user's key, and none without.
+        rows: of one person at most, by unit, where the records are elsewhere.
     """
     begun = (folder / "run.json").exists()
     if not public and (warning := key_seen_by_others()) is not None:
@@ -221,7 +223,9 @@ def open_ledgers(
         for unit, each in fingerprints.items()
     }
     ledger = folder / "ledger.sqlite"
-    return LedgerSession.for_run(ledger, prints, labels=labels, begun=begun, run=run, data=whole)
+    return LedgerSession.for_run(
+        ledger, prints, labels=labels, begun=begun, run=run, data=whole, rows=rows
+    )
 
 
 def budget(study: Study, epsilon: float | None) -> Budget:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,8 @@ class LedgerSession:
         prices: of its units, and of the records in them where the ledger knows records.
         run: who opened its sets, in a ledger of the data; empty in a run's own.
         data: a fingerprint of all rows of the run, in their order.
+        rows: of one person, that a charge on a unit covers: of units whose records are elsewhere,
+            so that no price knows who has how many.
     """
 
     ledger: Ledger
@@ -51,6 +53,7 @@ class LedgerSession:
     prices: Prices
     run: str = ""
     data: str = ""
+    rows: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def for_run(
@@ -62,11 +65,12 @@ class LedgerSession:
         begun: bool = False,
         run: str = "",
         data: str = "",
+        rows: Mapping[str, int] | None = None,
     ) -> LedgerSession:
         """A ledger of one run for these units (name -> fingerprint), made where there is none.
 
         ``labels`` are names for people, by unit; ``data`` is a fingerprint of all rows of the
-        ``run``, the public ones too.
+        ``run``, the public ones too; ``rows`` are those of the attribute.
 
         Raises:
             ResumeError: for a run that has ``begun`` with other data, or whose ledger is missing.
@@ -85,7 +89,8 @@ class LedgerSession:
                     if given != f"elsewhere/{known}":  # as earlier versions wrote it
                         refuse_other_data(path, who, known, given)
                 ledger.refuse_other_data(run, data)
-        return cls(ledger, {unit: unit for unit in units}, Prices(ledger), data=data)
+        names = {unit: unit for unit in units}
+        return cls(ledger, names, Prices(ledger), data=data, rows=rows or {})
 
     @classmethod
     def for_data(
@@ -131,7 +136,14 @@ class LedgerSession:
         self, charges: Sequence[Charge], budget: Budget | Mapping[str, Budget]
     ) -> tuple[Permit, ...]:
         """Book the charges, durably, all or none: within one budget, or that of each unit."""
-        named = [replace(charge, unit=self._name(charge.unit)) for charge in charges]
+        named = [
+            replace(
+                charge,
+                unit=self._name(charge.unit),
+                event=self._of_person(charge.unit, charge.event),
+            )
+            for charge in charges
+        ]
         units = {name: unit for unit, name in self.names.items()}
         admit = partial(self.prices.admit, units, self.run) if self.run else None
         most = budget if isinstance(budget, Budget) else self._least(budget)
@@ -149,6 +161,12 @@ class LedgerSession:
             name = self._name(unit)
             found[name] = min(budget, found.get(name, budget), key=lambda each: each.epsilon)
         return found
+
+    def _of_person(self, unit: str, event: Event) -> Event:
+        """A release for one row of a unit, as it bounds all those of a person that are there."""
+        from sordino.privacy.records.group import of_rows
+
+        return of_rows(event, self.rows.get(unit, 1))
 
     def spent(self, unit: str, until: int | None = None) -> History:
         """Return what was booked on a unit itself, to entry ``until``; data ledgers count more."""
@@ -176,7 +194,8 @@ class LedgerSession:
         charged: dict[str, list[Event]] = {}
         for unit, event in events.items():
             if unit in self.names:
-                charged.setdefault(self.names[unit], []).append(event)
+                one = self._of_person(unit, event)
+                charged.setdefault(self.names[unit], []).append(one)
         here = [unit for unit in events if unit in self.names]
         left = self.prices.remaining(charged, self._least({unit: budgets[unit] for unit in here}))
         return {unit: left[self.names[unit]] for unit in here}

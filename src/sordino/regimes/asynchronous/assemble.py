@@ -35,6 +35,7 @@ from sordino.core.plan import times
 from sordino.core.world import Block, ChargeRequest, Charges, Paid
 from sordino.mechanisms.correlated import CorrelatedGaussian
 from sordino.privacy import LedgerSession, Permits
+from sordino.privacy.records.group import of_rows
 from sordino.regimes.asynchronous.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
 from sordino.regimes.asynchronous.method import Noisy
 from sordino.regimes.asynchronous.protocol import Asynchronous, State
@@ -264,7 +265,8 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
         most = dict(zip(self.units, self.budgets, strict=True))
         # a new ledger holds nothing yet
         here = {} if self.mine is None and not ledgers.run else ledgers.remaining(events, most)
-        free = cache(lambda budget, event: budget.remaining_steps(event, ()))
+        rows = self.study.rows_at_once
+        free = cache(lambda budget, event: budget.remaining_steps(of_rows(event, rows), ()))
         endless = int(np.iinfo(np.int64).max)
         asked = self.regime.schedule(self.study, self.sizes)
         left = [
