@@ -77,3 +77,15 @@ def test_a_site_has_as_many_persons_as_it_agreed_to(tmp_path: Path) -> None:
     np.savez(data, x=x, y=y, who=["somebody", *who[1:]])
     with pytest.raises(DataError, match=r"has \d+ persons, and this site agreed to have"):
         opened(JoinOptions(kit=kit, data=data))
+
+
+def test_what_a_limit_pays_for_in_passes_is_within_it(tmp_path: Path) -> None:
+    """Steps of passes are not charged by themselves."""
+    people(tmp_path / "all")
+    kit, data = laid(tmp_path / "all", "passes", [*PERSONS, "privacy.epsilon=60.0"]).sites[0]
+    agreed, index, study, own = opened(JoinOptions(kit=kit, data=data, limit=45.0))
+    found = agreed.network.standing(index, study, own)
+    assert found is not None
+    assert found.pays == 3  # a pass has three batches
+    assert found.total is not None
+    assert 30.0 < found.total <= 45.0

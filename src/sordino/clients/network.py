@@ -326,6 +326,7 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
             if not alone.staged:
                 more = wanted if pays is None else min(pays, wanted)
                 event = burden.of(lambda _: alone.stages[unit][0][0])
+                more = -(-more // alone.paid(unit))  # of passes, steps are not charged
                 charged = [*burden.spent, (event, more)] if more else burden.spent
                 total = accountant(budget.accountant).epsilon(charged, budget.delta)
         known_rows = self.recognised(limited, data)
