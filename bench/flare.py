@@ -1,70 +1,30 @@
-"""A federation over NVFlare on the loopback: how long a frame takes there and back between a site's
-job process and the server's, and updates a second. NVFlare provisions it, with mutual TLS.
+"""A federation through a tunnel of NVFlare on the loopback: how long a frame takes there and back,
+and updates a second. NVFlare is provisioned with mutual TLS, and carries TLS of the federation's.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
-from bench.network import SITES, STUDY, rate, watched
+from bench.network import BYTES, SITES, STUDY, UPDATES, provisioned, rate, timed, watched
 from sordino.core import study as studies
 from sordino.network import demo
-from sordino_nvflare import job, workspace
-from sordino_nvflare import transport as demos
-
-UPDATES, ECHOES, BYTES = 3000, 200, 100_000
-RESULT = "SORDINO_BENCH_RESULT"
-ROOT = Path(__file__).parents[1]
-
-
-@contextmanager
-def _reachable() -> Iterator[None]:
-    """Let job processes import this package."""
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    with mock.patch.dict(os.environ, {"PYTHONPATH": path}):
-        yield
+from sordino_nvflare import demo as tunnels
 
 
 def echo() -> float:
     """Milliseconds in which 100 KB go from a site to the server and back: the median."""
-    parts = {job.SERVE: "bench.flare_echo.Back", job.JOIN: "bench.flare_echo.Ask"}
-    true = job.files
-
-    def files(agreed: Any) -> Mapping[str, bytes]:
-        def bent(content: bytes) -> bytes:
-            for ours, its in parts.items():
-                content = content.replace(ours.encode(), its.encode())
-            return content
-
-        return {name: bent(content) for name, content in true(agreed).items()}
-
-    with tempfile.TemporaryDirectory() as folder, _reachable():
-        path, result = Path(folder) / "study.toml", Path(folder) / "result.json"
-        path.write_text(STUDY.format(sites=1, updates=1))
-        laid = demo.lay_out(
-            studies.read(path), Path(folder) / "laid", scripted=False, transport="nvflare"
-        )
-        with (
-            mock.patch.object(job, "files", files),
-            mock.patch.object(workspace, "ALLOWED", tuple(parts.values())),
-            mock.patch.object(demos, "_wait_for_proofs"),
-            mock.patch.object(demos, "TRIES", 1),
-            mock.patch.dict(os.environ, {RESULT: str(result)}),
-        ):
-            if demos.NVFLARE.play(laid, lambda words: None, scripted=False):
-                raise SystemExit("the echo over NVFlare failed")
-        taken: list[float] = json.loads(result.read_text())
-    return 1e3 * sorted(taken)[len(taken) // 2]
+    with tempfile.TemporaryDirectory() as folder:
+        out, port = Path(folder), demo.free_port()
+        agreement = provisioned(out, "websocket")
+        with tunnels.tunnel(out, agreement.port, {"site": port}, lambda words: None):
+            demo.listens("127.0.0.1", port, lambda: True, 60.0)
+            return timed(agreement, out / "kits", f"127.0.0.1:{port}")
 
 
 def updates() -> tuple[float, float]:
@@ -76,7 +36,7 @@ def updates() -> tuple[float, float]:
         path = Path(folder) / "study.toml"
         path.write_text(STUDY.format(sites=SITES, updates=UPDATES))
         study = studies.read(path, [f"execution.evaluate_every={UPDATES // 10}"])
-        laid = demo.lay_out(study, Path(folder) / "laid", scripted=False, transport="nvflare")
+        laid = demo.lay_out(study, Path(folder) / "laid", scripted=False)
         begun, first = [0.0], [0.0]
 
         def told(words: str) -> None:
@@ -90,10 +50,9 @@ def updates() -> tuple[float, float]:
                 time.sleep(0.05)
             first[0] = time.monotonic()
 
-        once = mock.patch.object(demos, "TRIES", 1)
-        with once, watched(laid.server / "run" / "rounds.jsonl") as seen:
-            if demos.NVFLARE.play(laid, told, scripted=False):
-                raise SystemExit("the run over NVFlare failed")
+        with watched(laid.server / "run" / "rounds.jsonl") as seen:
+            if tunnels.through(laid, told, scripted=False):
+                raise SystemExit("the run through NVFlare failed")
     return rate(seen), first[0] - begun[0]
 
 

@@ -54,18 +54,23 @@ def echo(transport: Transport) -> float:
     """Milliseconds in which 100 KB go from a site to the server and back: the median."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
-        path = out / "study.toml"
-        path.write_text(STUDY.format(sites=1, updates=1))
-        agreement = Agreement(
-            name="bench",
-            server=f"127.0.0.1:{demo.free_port()}",
-            transport=transport,
-            data=Shape(shape=(28, 28), type="uint8", classes=tuple("0123456789")),
-            site=(SiteEntry(name="site", examples=60_000),),
-        )
-        agreement = kit.write(agreement, studies.read(path), out / "kits", dt.datetime.now(dt.UTC))
+        agreement = provisioned(out, transport)
         with _running(agreement, out / "kits"):
-            return _timed(agreement, out / "kits")
+            return timed(agreement, out / "kits")
+
+
+def provisioned(out: Path, transport: Transport) -> Agreement:
+    """Kits of a server and one site, in ``out / "kits"``."""
+    path = out / "study.toml"
+    path.write_text(STUDY.format(sites=1, updates=1))
+    agreement = Agreement(
+        name="bench",
+        server=f"127.0.0.1:{demo.free_port()}",
+        transport=transport,
+        data=Shape(shape=(28, 28), type="uint8", classes=tuple("0123456789")),
+        site=(SiteEntry(name="site", examples=60_000),),
+    )
+    return kit.write(agreement, studies.read(path), out / "kits", dt.datetime.now(dt.UTC))
 
 
 @contextmanager
@@ -81,11 +86,12 @@ def _running(agreement: Agreement, kits: Path) -> Iterator[None]:
         process.wait()
 
 
-def _timed(agreement: Agreement, kits: Path) -> float:
-    mailbox = Mailbox()
+def timed(agreement: Agreement, kits: Path, address: str | None = None) -> float:
+    """Milliseconds of an echo: the median. The site connects to ``address``."""
+    mailbox, place = Mailbox(), agreement.at(address)
     opens = transports.of(agreement.transport).server(agreement, kits / "server", "")
     hub = opens(2 * BYTES, mailbox, lambda who, why: None, lambda words: None)
-    line = transports.of(agreement.transport).site(agreement, 0, kits / "site")(2 * BYTES)
+    line = transports.of(agreement.transport).site(place, 0, kits / "site")(2 * BYTES)
     thread = threading.Thread(target=_back, args=(hub, mailbox))
     thread.start()
     taken, frames, body = [], line.frames(), bytes(BYTES)

@@ -33,7 +33,7 @@ from sordino.core import regimes
 from sordino.core import study as studies
 
 _KNOWN = """make pip .venv/bin/pip apt git cd cp kill wait source export if else fi for sqlite3
-mosquitto nvflare torchrun curl tar sha256sum tensorboard .ci/run"""
+mosquitto nvflare torchrun curl tar sha256sum tensorboard .ci/run sudo"""
 OTHERS = frozenset(re.findall(r"\S+", _KNOWN))  # programs that nobody runs here
 AGREEMENT = frozenset(("transport", "server", "site"))  # keys of a federation, not of a study
 

@@ -35,6 +35,7 @@ REASONS = {  # why blocks are not run, and how many
     "needs SLURM": 1,
     "needs a GPU": 1,
     "needs two machines": 1,
+    "needs two users": 1,
     "needs the key of who releases": 2,
     "needs a broker": 1,
     "needs a file of many clients": 1,

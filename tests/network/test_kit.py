@@ -491,3 +491,28 @@ def test_a_kit_does_not_say_where_a_ledger_is_kept(tmp_path: Path) -> None:
         assert path.read_text() != written
         with pytest.raises(StudyError, match=r"a kit does not say where a ledger is kept"):
             Agreed(folder)
+
+
+def test_a_federation_inside_of_nvflare_is_refused_with_the_remedy(
+    tmp_path: Path, file: Path
+) -> None:
+    """Versions before had it as a transport. What they left is still read."""
+    found = laid(tmp_path, "synchronous")
+    site, data = found.sites[0]
+    for path in (file, found.server / kit.AGREEMENT, site / kit.AGREEMENT):
+        rest = path.read_text().replace('transport = "websocket"\n', "")
+        path.write_text('transport = "nvflare"\n' + rest)
+    for command_line in (
+        ["network", "provision", str(file)],
+        ["serve", str(found.server)],
+        ["join", str(site), "--data", str(data), "--rehearsal"],
+        ["join", str(site), "--data", str(data), "--rehearsal", "--plan"],
+    ):
+        done = command.sordino(tmp_path, *command_line)
+        assert done.returncode == 2, command_line
+        said = " ".join(done.stderr.split())
+        assert "NVFlare carries WebSocket now" in said
+        assert "provision again" in said
+        assert "docs/nvflare.md" in said
+    assert not (tmp_path / "kits").exists()
+    assert Agreed(site).agreement.transport == "nvflare"

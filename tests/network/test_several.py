@@ -42,7 +42,7 @@ def laid(
     write = partial(kit.write, authority=authority)
     with (
         mock.patch.object(kit, "write", write),
-        mock.patch.object(transport.WebSocket, "demo_host", host or "127.0.0.1"),
+        mock.patch.object(demo, "HOST", host or "127.0.0.1"),
     ):
         found = demo.lay_out(study, tmp_path / name, scripted=False)
     for owner in () if by is None else folders(found):  # certificate and key, by its owner

@@ -229,8 +229,8 @@ def demo(
     transport: Annotated[
         str,
         typer.Option(
-            metavar="[websocket|mqtt|nvflare]",
-            help="How frames travel: to the server itself, by a broker, or by NVFlare.",
+            metavar="[websocket|mqtt]",
+            help="How frames travel: to the server itself, or by a broker.",
         ),
     ] = "websocket",
     as_json: AsJson = False,

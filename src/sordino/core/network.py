@@ -72,9 +72,7 @@ class Agreement(Section):
         name: of the federation.
         server: host and port that sites connect to: the server's own, or the broker's.
         transport: how frames travel: ``websocket``, or what a package beside this one adds. With
-            ``mqtt`` everybody, the server too, is a client of a broker; with ``nvflare`` they
-            travel between the processes of an NVFlare job, and ``server`` is where NVFlare's own
-            server listens.
+            ``mqtt`` everybody, the server too, is a client of a broker.
         minimum: sites that must be there; with fewer the run waits.
         patience: seconds without a connection after which a site counts as gone. Of events also
             those that the server waits for a site to speak, and then for the answer to its query.

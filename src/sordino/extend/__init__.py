@@ -8,7 +8,7 @@ tables     partitions, latencies, data sets and other tables of a study
 commands   commands of their own: entry points of the group ``sordino.commands``
 runs       studies, runs, attacks, what they leave on disk, pictures and pages
 network    transports of their own, by entry points of the group ``sordino.transports``, and what
-           serves and joins a federation
+           plays a federation on one machine
 ========== ======================================================================================
 
 Everything else in ``sordino`` may change with any version.

@@ -6,3 +6,5 @@ from sordino.base.errors import did_you_mean as did_you_mean
 from sordino.cli import say as say
 from sordino.cli.audit import AttackOptions as AttackOptions
 from sordino.cli.run import AsJson as AsJson
+from sordino.cli.run import Set as Set
+from sordino.cli.run import StudyFile as StudyFile

@@ -25,11 +25,10 @@ from sordino.core import regimes
 from sordino.core.network import Agreement, SiteEntry
 from sordino.core.study.base import Study
 from sordino.network import kit
-from sordino.network import transport as transports
 
 GRACE = 10.0
 """Seconds that sites have to write what they keep, once the server has failed or they are ended."""
-KITS, DATA = "kits", "data"
+KITS, DATA, HOST = "kits", "data", "127.0.0.1"
 Process = subprocess.Popen[bytes]
 
 
@@ -73,7 +72,7 @@ def lay_out(
     names = [_named(name, f"{i:0{digits}}") for i, name in enumerate(found.names)]
     agreement = Agreement(
         name=re.sub(r"[^A-Za-z0-9_.-]+", "-", study.name).strip("-.")[:60] or "demo",
-        server=f"{transports.of(transport).demo_host}:{free_port()}",
+        server=f"{HOST}:{free_port()}",
         transport=transport,
         minimum=len(names) if minimum is None else minimum,
         data=found.shape,
@@ -104,12 +103,14 @@ def _named(name: str, index: str) -> str:
 def free_port() -> int:
     """A port of the loopback that nobody listens on."""
     with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
+        found.bind((HOST, 0))
         port: int = found.getsockname()[1]
         return port
 
 
-def commands(laid: DemoFederation, *, scripted: bool, more: Sequence[str] = ()) -> list[list[str]]:
+def commands(
+    laid: DemoFederation, *, scripted: bool, more: Sequence[str] = (), addresses: Sequence[str] = ()
+) -> list[list[str]]:
     """Return the command of each process, the server's first."""
     program = [sys.executable, "-m", "sordino"]
     test = [] if laid.test is None else ["--test", str(laid.test)]
@@ -117,22 +118,31 @@ def commands(laid: DemoFederation, *, scripted: bool, more: Sequence[str] = ()) 
     if scripted:
         server.append("--scripted")
     public = ["--rehearsal"] if scripted else []
-    return [server] + [
+    joins = [
         [*program, "join", str(folder), "--data", str(data), "--quiet", *public]
         for folder, data in laid.sites
     ]
+    for command, address in zip(joins, addresses, strict=False):
+        command += ["--address", address]
+    return [server, *joins]
 
 
 def play(
-    laid: DemoFederation, tell: Callable[[str], None], *, scripted: bool, more: Sequence[str] = ()
+    laid: DemoFederation,
+    tell: Callable[[str], None],
+    *,
+    scripted: bool,
+    more: Sequence[str] = (),
+    addresses: Sequence[str] = (),
 ) -> int:
     """Run everybody to the end; the server's own output is shown. The number of processes that
     failed.
 
     Args:
         more: options of the server.
+        addresses: where each site connects to, if not where it was agreed.
     """
-    server, *sites = commands(laid, scripted=scripted, more=more)
+    server, *sites = commands(laid, scripted=scripted, more=more, addresses=addresses)
     logs = laid.server.parent.parent / "logs"
     logs.mkdir(exist_ok=True)
     running: dict[str, Process] = {}

@@ -36,7 +36,7 @@ from sordino.core.world import EncodedSnapshot, RunListener, ServerSide, Simulat
 from sordino.data.dataset import Dataset
 from sordino.network import certificates, frames, sums, transport
 from sordino.network.kernel import KernelOptions, LiveKernel, NetworkKernel, ScriptedKernel
-from sordino.network.kit import AGREEMENT, RUN, Agreed, read_agreement
+from sordino.network.kit import AGAIN, AGREEMENT, RUN, Agreed, read_agreement
 from sordino.network.server_session import ServerSession
 from sordino.network.status import Incidents, Reporter, Shown, conclude
 from sordino.network.storage import JOURNAL, Journal, kept_tokens
@@ -145,7 +145,7 @@ def serve(
         durable=durable,
         within=within,
     )
-    done = _served(run, options, shown, transport.of(agreement.transport).again)
+    done = _served(run, options, shown)
     with locked(run):
         if not opened:
             heard = farewell(run, options, FAREWELL)
@@ -212,14 +212,14 @@ def serve_all(
         each.result()
 
 
-def _served(run: Path, options: ServerOptions, shown: Shown, again: str) -> Outcome:
+def _served(run: Path, options: ServerOptions, shown: Shown) -> Outcome:
     """Begin a run, or go on with it."""
     build = prepare_server(options)
     if not (run / "run.json").exists():
         study = options.agreed.study
-        return begin(study, run, shown.row, shown.begin, build=build, again=again)
+        return begin(study, run, shown.row, shown.begin, build=build, again=AGAIN)
     try:
-        return resume(run, shown.row, shown.begin, build=build, again=again)
+        return resume(run, shown.row, shown.begin, build=build, again=AGAIN)
     except BudgetExceeded:
         if not options.agreed.agreement.rehearsal:  # killed before it was removed
             (run / JOURNAL).unlink(missing_ok=True)

@@ -35,7 +35,7 @@ from sordino.core.world import EncodedSnapshot, RunListener, SiteSide
 from sordino.data.dataset import Dataset
 from sordino.data.notices import notice
 from sordino.network import certificates, frames, transport
-from sordino.network.kit import RUN, Agreed
+from sordino.network.kit import AGAIN, RUN, Agreed
 from sordino.network.proof import write as write_proof
 from sordino.network.secure_client import SecureSumClient
 from sordino.network.site_session import SiteMoment, SiteSession, unpacked
@@ -262,12 +262,8 @@ def unchecked(agreed: Agreed, own: Dataset) -> str | None:
     )
 
 
-def join(options: JoinOptions, shown: Shown, *, connects: Connects | None = None) -> Outcome:
+def join(options: JoinOptions, shown: Shown) -> Outcome:
     """Take part with one's own data, until the run is over; its proof is written then.
-
-    Args:
-        connects: opens a connection for frames of at most so many bytes, where the federation's
-            transport does not follow from the kit alone.
 
     Raises:
         StudyError: if kit, data or limit do not fit, or the server does not want this site.
@@ -283,14 +279,14 @@ def join(options: JoinOptions, shown: Shown, *, connects: Connects | None = None
     certificates.refuse_expired(options.kit, "site.pem", dt.datetime.now(dt.UTC))
     travels = transport.of(agreed.agreement.transport)
     place = agreed.agreement.at(options.address)
-    way, again = connects or travels.site(place, index, options.kit), travels.again
-    build = prepare_site(agreed=agreed, index=index, own=own, connects=way, log=shown.log)
+    connects = travels.site(place, index, options.kit)
+    build = prepare_site(agreed=agreed, index=index, own=own, connects=connects, log=shown.log)
     if (options.folder / "run.json").exists():
         _refuse_another_promise(study, options.folder)
-        done = session.resume(options.folder, shown.row, shown.begin, build=build, again=again)
+        done = session.resume(options.folder, shown.row, shown.begin, build=build, again=AGAIN)
     else:
         done = session.begin(
-            study, options.folder, shown.row, shown.begin, build=build, again=again
+            study, options.folder, shown.row, shown.begin, build=build, again=AGAIN
         )
     with locked(options.folder):
         write_proof(options.kit, options.folder, agreed, index, done)

@@ -183,7 +183,7 @@ OpensHub = Callable[[int, Mailbox, Callable[[str, str], None], Callable[[str], N
 """Opens the server's end: for frames of so many bytes; told of refusals, and in words."""
 Connects = Callable[[int], Line]
 """Opens a site's connection, for frames of at most so many bytes."""
-EXTRAS = {"websocket": "network", "mqtt": "edge", "nvflare": "nvflare"}
+EXTRAS = {"websocket": "network", "mqtt": "edge"}
 """Return the command that installs a transport: ``pip install 'sordino[EXTRA]'``."""
 
 
@@ -191,15 +191,11 @@ class Transport(ABC):
     """A way in which frames travel.
 
     Attributes:
-        again: how to go on after an interruption, in words.
         brokered: whether everybody is a client of a broker: it has a kit of its own and refuses
             revoked certificates, and the server listens nowhere.
-        demo_host: where the server of a demo listens.
     """
 
-    again: ClassVar[str] = "start the same command again: it goes on where it was"
     brokered: ClassVar[bool] = False
-    demo_host: ClassVar[str] = "127.0.0.1"
 
     @abstractmethod
     def server(self, agreement: Agreement, kit: Path, host: str) -> OpensHub:
@@ -245,10 +241,6 @@ class Transport(ABC):
     def broker_files(self, agreement: Agreement, limit: int) -> Mapping[str, bytes]:
         """Return the settings in the broker's kit, for frames of at most so many bytes."""
         return {}
-
-    def cannot_revoke(self, name: str) -> str | None:
-        """Return why a list of revoked certificates would change nothing, or None."""
-        return None
 
     def play(
         self, federation: DemoFederation, tell: Callable[[str], None], *, scripted: bool
@@ -316,6 +308,12 @@ def of(name: str) -> Transport:
     """
     if name == "websocket":
         return WebSocket()
+    if name == "nvflare":  # kits of versions before
+        raise StudyError(
+            "transport = 'nvflare': NVFlare carries WebSocket now, and reads nothing of it. Take "
+            "this key out of the federation's file, provision again, and give everybody the new "
+            "kits: docs/nvflare.md"
+        )
     found = {each.name: each for each in companions("sordino.transports")}
     if name not in found:
         known = ", ".join(sorted({"websocket", *found}))

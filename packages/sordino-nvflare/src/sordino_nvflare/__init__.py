@@ -1,10 +1,10 @@
-"""A federation of Sordino as a job of NVFlare, for consortia that run one.
+"""A tunnel through NVFlare, for consortia whose firewalls let nothing else pass.
 
-The kits, what a site enforces and the run folders stay as they are. NVFlare starts the processes,
-says who they are and carries their frames; its site policies and admin tools stay in force.
+A federation over NVFlare is an ordinary one over WebSocket: ``sordino serve`` and ``sordino join``
+are processes of their own. A job of NVFlare carries the bytes of their TCP connections, which are
+TLS from end to end, and knows nothing of them.
 
-``transport`` is what Sordino finds, with a demo on an NVFlare of its own (``workspace``); ``job``
-is what an ``admin`` submits; ``local`` are a site's own settings; ``channel`` are the two ends,
-over the cells of NVFlare's processes. Only ``parts``, which NVFlare itself loads, imports it when
-it is imported.
+``tunnel`` are the two ends; ``parts`` puts them into a job of NVFlare, and only NVFlare imports it;
+``local`` says which ports each end's own operator has allowed; ``job`` is what an ``admin``
+submits; ``demo`` plays everything on one machine, on an NVFlare of its own (``workspace``).
 """

@@ -1,4 +1,4 @@
-"""Submitting a job as an admin of NVFlare, and again when it has ended before the study has."""
+"""Submitting a job as an admin of NVFlare, and again when it has failed."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from sordino.extend.network import StudyError
-from sordino_nvflare.job import ENDED
 
-LOOK = 1.0
+LOOK = 2.0
 PATIENCE = 60.0
 """Seconds to wait for the server, and for sites that were there before."""
 DONE = "FINISHED:COMPLETED"
+"""Nobody has used the job for its time of idleness."""
 STOPPED = "FINISHED:ABORTED"
 """An admin has aborted the job: nobody wants it to go on."""
-RUNNING, LOST = "RUNNING", "LOST"
+RUNNING, LOST, BACK = "RUNNING", "LOST", "BACK"
 GONE = 20.0
-"""Seconds for which a job is lost, until it is believed: a server that was started again forgets
-its jobs, and goes on saying that they run."""
+"""Seconds for which a job is lost, or a site is back without it, until it is believed: a server
+that was started again forgets its jobs, and goes on saying that they run."""
 
 
 class Admin:
@@ -58,12 +58,14 @@ class Admin:
         runs = {each.job_id for each in self._do(lambda own: own.get_system_info()).job_info}
         return found if job in runs else LOST
 
-    def over(self, job: str) -> bool:
-        """Return whether the server's part of a job that has ended says that the study has, too."""
-        with suppress(StudyError):  # no log: the job is submitted again
-            found = self._do(lambda own: own.get_job_logs(job, "server"))
-            return ENDED in str(found["logs"])
-        return False
+    def abort(self, job: str) -> None:
+        """End a job."""
+        self._do(lambda own: own.abort_job(job))
+
+    def running(self, job: str) -> set[str]:
+        """Return the names of the sites that run a job."""
+        found = self._do(lambda own: own.get_client_job_status()) or ()
+        return {str(each.get("client_name")) for each in found if each.get("job_id") == job}
 
     def close(self) -> None:
         """End the session."""
@@ -100,9 +102,9 @@ def keep(
     tries: int,
     alive: Callable[[], bool] = lambda: True,
 ) -> bool:
-    """Submit a job, and again whenever it has ended before the study; everybody goes on where they
-    were. Sites that were connected before are waited for, because NVFlare gives a job to those that
-    are there when it begins. Whether it has ended well.
+    """Submit a job, and again whenever it has failed. Sites that were connected before are waited
+    for, because NVFlare gives a job to those that are there when it begins; so does one that comes
+    back later. Whether it has ended by itself.
 
     Args:
         tries: how often at most.
@@ -116,13 +118,37 @@ def keep(
         sites |= now
         name = admin.submit(job)
         tell(f"submitted as job {name}")
-        lost = 0.0
-        while not (status := admin.status(name)).startswith("FINISHED") and lost < GONE:
-            if not alive():
-                return False
-            time.sleep(LOOK)
-            lost = lost + LOOK if status == LOST else 0.0
+        if (status := _watched(admin, name, now, alive)) is None:
+            return False
         tell(f"job {name}: {status}")
-        if status in (DONE, STOPPED) or admin.over(name):
+        if status in (DONE, STOPPED):
             return status == DONE
     return False
+
+
+def _watched(admin: Admin, job: str, first: set[str], alive: Callable[[], bool]) -> str | None:
+    """Return how a job ended, in NVFlare's words; LOST; or BACK, if it was aborted because a site
+    is there that has lost it, or has come after it began. None if nobody runs it any more.
+
+    Args:
+        first: sites that were there when it was submitted. One of them that never runs it does not
+            allow it, and is not waited for.
+    """
+    expected: set[str] = set()
+    lost = back = 0.0
+    while alive():
+        status = admin.status(job)
+        if status.startswith("FINISHED"):
+            return status
+        lost = lost + LOOK if status == LOST else 0.0
+        if status == RUNNING:
+            there, running = admin.sites(), admin.running(job)
+            expected |= running | (there - first)
+            back = back + LOOK if (there & expected) - running else 0.0
+        if lost > GONE:
+            return LOST
+        if back > GONE:
+            admin.abort(job)
+            return BACK
+        time.sleep(LOOK)
+    return None

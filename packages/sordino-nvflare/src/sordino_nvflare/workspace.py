@@ -14,28 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
-from sordino.extend.network import (
-    Malformed,
-    StudyError,
-    object_of,
-    read_below,
-    read_table,
-    replace_file,
-)
+from sordino.extend.network import Malformed, StudyError, object_of, read_below, replace_file
 from sordino_nvflare import local
 from sordino_nvflare.job import ALLOWED
 
 HOST, ADMIN, ORG = "localhost", "admin@sordino.test", "sordino"
 _STORES = "/tmp/nvflare"
 """Where a server keeps jobs unless told otherwise."""
-_RIGHTS = (
-    *("submit_job", "clone_job", "manage_job", "download_job"),
-    *("view", "operate", "shell_commands"),
-)
-"""NVFlare's rights of a role, but those to bring code."""
-_CODE = ("byoc", "server-predeployed-flwr")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +66,7 @@ def _project(name: str, port: int, sites: Sequence[str]) -> dict[str, Any]:
     return {
         "api_version": 3,
         "name": name.replace(".", "-"),
-        "description": "a federation of sordino",
+        "description": "a tunnel for a federation of sordino",
         "participants": [
             {"name": HOST, "type": "server", "org": ORG, "fed_learn_port": port},
             *clients,
@@ -106,55 +91,31 @@ def _own(folder: Path) -> None:
     (place / "resources.json").write_text(text)
 
 
-def settle(folder: Path, federation: str, table: Mapping[str, object]) -> None:
-    """Let an NVFlare of a site, or of the server, run a federation: its settings are written into
-    ``local/sordino.toml``, and ``local/resources.json`` allows the two classes of the job and keeps
-    the site's logs at the site. At a site, ``local/authorization.json`` lets no job bring code: it
-    would read the rows.
+def allow(folder: Path, port: int, here: int) -> None:
+    """Let an NVFlare of a site, or of the server, carry connections for a port of a job.
+
+    Args:
+        here: the port of this machine.
 
     Raises:
         StudyError: if the folder is not one that NVFlare has provisioned.
     """
     place = folder / "local"
-    settings = place / local.NAME
-    found, tables = _policy(place, "resources.json"), {}
-    if settings.exists():
-        tables = read_table(settings)
-    if "data" in table:
-        rights = _policy(place, "authorization.json")
-        roles = dict(rights.get("permissions", {})).items()
-        rights["permissions"] = {role: _without_code(given) for role, given in roles}
-        replace_file(place / "authorization.json", json.dumps(rights, indent=2).encode() + b"\n")
-    listed = [str(each) for each in found.get("class_allow_list", ())]
-    found["class_allow_list"] = [*listed, *(each for each in ALLOWED if each not in listed)]
-    found["allow_log_streaming"] = False
-    replace_file(place / "resources.json", json.dumps(found, indent=2).encode() + b"\n")
-    replace_file(settings, tomli_w.dumps({**tables, federation: dict(table)}).encode())
-
-
-def _policy(place: Path, name: str) -> dict[str, Any]:
-    """The table of a file of NVFlare's settings: a site's own, or as NVFlare has provisioned it.
-
-    Raises:
-        StudyError: if there is neither.
-    """
-    path = place / name
-    before = path if path.exists() else place / f"{name}.default"
+    policy = place / "resources.json"
+    before = policy if policy.exists() else place / "resources.json.default"
     try:
-        return object_of(read_below(place, before.name), before)
+        found: dict[str, Any] = object_of(read_below(place, before.name), before)
+        ports = local.read(place)
     except (OSError, Malformed) as error:
         raise StudyError(
-            f"{place.parent}: this is no start-up folder as NVFlare provisions them ({error})"
+            f"{folder}: this is no start-up folder as NVFlare provisions them ({error})"
         ) from error
-
-
-def _without_code(given: Any) -> dict[str, Any]:
-    """What a role may do, by right, without bringing code; ``given`` is one condition for all
-    rights, or one for each.
-    """
-    each = given if isinstance(given, dict) else dict.fromkeys(_RIGHTS, given)
-    kept = {right: on for right, on in each.items() if right.strip().lower() not in _CODE}
-    return kept | dict.fromkeys(_CODE, "none")
+    except local.Refused as error:
+        raise StudyError(str(error)) from error
+    listed = [str(each) for each in found.get("class_allow_list", ())]
+    found["class_allow_list"] = [*listed, *(each for each in ALLOWED if each not in listed)]
+    for path, content in ((policy, found), (place / local.NAME, {**ports, str(port): here})):
+        replace_file(path, json.dumps(content, indent=2).encode() + b"\n")
 
 
 def start(folder: Path, log: Path, site: str | None) -> subprocess.Popen[bytes]:
