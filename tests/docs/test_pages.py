@@ -31,7 +31,7 @@ REASONS = {  # why blocks are not run, and how many
     "names kits that stand for the reader's own": 1,
     "names studies and runs that stand for the reader's own": 1,
     "needs Fashion-MNIST": 5,
-    "needs NVFlare's server and sites": 6,
+    "needs NVFlare's server and sites": 5,
     "needs SLURM": 1,
     "needs a GPU": 1,
     "needs two machines": 1,
