@@ -346,7 +346,8 @@ def test_quick_is_standard_with_few_seeds_and_its_own_changes(home: Path) -> Non
     grid = cells.grid(entry, "quick", home=home, here=nothing)
     assert grid.points == ["2"]
     assert grid.seeds == (3, 4, 5)
-    assert [cell.study.budget.rounds for cell in grid.cells] == [3, 3]
+    studies: list[Any] = [cell.study for cell in grid.cells]
+    assert [study.budget.rounds for study in studies] == [3, 3]
     assert entry.at("quick").length == "half of a tenth"
     path.write_text(ENTRY + "[scale.quick]\nleft_out = 'it takes long'\n")
     (entry,) = files.chosen(["ali-dpfl-table-1"], home)
