@@ -343,3 +343,19 @@ def test_a_site_listens_as_soon_as_an_earlier_job_does_no_more(place: Place) -> 
     with found[0]:
         assert found[0].getsockname() == (HOST, port)
         assert bound(port, lambda: False) is None
+
+
+@pytest.mark.parametrize("first", ["site", "server"])
+def test_half_a_connection_is_not_kept_for_ever(
+    first: str, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tunnel, "SILENT", 0.2)
+    one = place.site()()
+    other = place.accept()
+    ends, stays = (one, other) if first == "site" else (other, one)
+    ends.shutdown(socket.SHUT_WR)
+    assert ended(stays)
+    assert ended(ends)  # though the other program has not closed its own
+    late = time.monotonic() + 3.0
+    while place.server.quiet() < 0.01:
+        assert time.monotonic() < late

@@ -16,7 +16,8 @@
 #   the connection.
 # * Loss. A piece that is not taken within SILENT ends the connection. A message for a connection
 #   that is not there is answered with "end". Nothing is sent again: the programs connect again.
-# * Ends. An empty piece says that no more bytes come in its direction. "end" ends both directions.
+# * Ends. An empty piece says that no more bytes come in its direction. The other has SILENT then.
+#   "end" ends both directions.
 # * Names have 16 random bytes, and belong to who has opened the connection: nobody else can mean
 #   it. A site has AT_ONCE connections at most.
 #
@@ -84,7 +85,7 @@ class _Connection:
         self._changed = threading.Condition()  # guards what follows
         self._come = self._written = 0  # numbers of the last piece that came, and was written
         self._sent = self._taken = -1
-        self._ended = False
+        self._ended, self._directions = False, 2
 
     @property
     def open(self) -> bool:
@@ -182,6 +183,7 @@ class _Connection:
                 if not self._piece(number, body):
                     break
                 if not body:
+                    self._half()
                     return
         self.end()
 
@@ -196,7 +198,17 @@ class _Connection:
                 self._written += 1
             self._tell(Parcel("taken", self._name, self._written))
             if not body:
+                self._half()
                 return
+
+    def _half(self) -> None:
+        """One direction has ended: wait for the other, and end it if that takes too long."""
+        with self._changed:
+            self._directions -= 1
+            self._changed.notify_all()
+            over = self._changed.wait_for(lambda: not self._directions or self._ended, SILENT)
+        if not over:
+            self.end()
 
 
 class _End:
