@@ -381,6 +381,11 @@ def test_nobody_but_the_server_signs_a_record_over_all_sites(played: Played) -> 
     with pytest.raises(LedgerError, match="the server of another study"):
         signs("server", "site")
     signs("server", "server", agreement.host, "moved.example")
+    read = document.read(path)
+    bare = tuple(document.Site(name=each.name) for each in read.sites)
+    other = msgspec.structs.replace(read, agreement="", sites=bare)
+    signed = check.signed(other, path.parent, "server")
+    assert "about another agreement" in check.check(signed, path, played[2])[0]
     table = yaml.safe_load(path.read_text())
     for sites in [{"name": "server"}], []:  # who is no site does not speak for itself alone
         path.write_text(yaml.safe_dump(table | {"sites": sites}))

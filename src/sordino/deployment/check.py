@@ -65,6 +65,9 @@ def check(record: Record, path: Path, authority: Path | None) -> list[str]:
             names = read_agreement(agreed).names
             if [each.name for each in record.sites] != list(names):
                 problems.append(f"its sites are not those of the agreement: {', '.join(names)}")
+        beside = agreed.is_file() and (agreed.parent / STUDY).is_file()
+        if beside and record.agreement != digest_of(agreed.parent):
+            remarks.append("It is about another agreement than the one beside the certificate")
         for each in proved:
             problems += _proof(record, each, path, authority)
         if record.signature is not None:
