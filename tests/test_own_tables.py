@@ -18,7 +18,7 @@ import pytest
 
 from pixels import pixels
 from sordino import data
-from sordino.base.errors import DataError, StudyError
+from sordino.base.errors import DataError, ResumeError, StudyError
 from sordino.core import study as studies
 from sordino.core.latency import LATENCIES, Latency
 from sordino.core.records import plain
@@ -30,10 +30,13 @@ from sordino.data import load, names, sets
 DOCUMENT = Path(__file__).parents[1] / "docs" / "own-tables.md"
 OTHERS = """
 import numpy as np
+from sordino.core.latency import Latency
 from sordino.data.partition import Division
 from sordino.data.stream import Drift, Opened, Streaming
 from sordino.data.stream.stored import Replayed
 from sordino.data import Partition, load
+from sordino.extend.mechanisms import GaussianNoise
+from sordino.mechanisms.gaussian import Gaussian
 from sordino.training.optimizer import Optimizer, Sgd
 from sordino.regimes.vertical.method import Activation
 
@@ -86,6 +89,75 @@ class Slow(Optimizer):
 class Twice(Partition):
     def split(self, labels, clients, rng, column=None):
         return tuple(np.arange(len(labels)) for _ in range(clients))
+
+
+NUMBERS = {"by": 1.0}  # another process has others
+
+
+class Steep(Optimizer):
+    def begin(self, learning_rate, like):
+        return Sgd().begin(learning_rate * NUMBERS["by"], like)
+
+
+class Far(Latency):
+    def trip(self, rng):
+        return NUMBERS["by"]
+
+
+class Loud(GaussianNoise):
+    def make(self, asked):
+        return Louder(clip=asked.clip, noise_multiplier=asked.noise_multiplier)
+
+
+class Louder(Gaussian):
+    def release_counted(self, total, excess, rng):
+        noisy, count = super().release_counted(total * NUMBERS["by"], excess, rng)
+        return noisy / NUMBERS["by"], count
+
+
+class Few(Activation):
+    def active(self, shape, uniform, means):
+        return uniform() < 0.3 * NUMBERS["by"]
+
+
+class Later(First):
+    def open(self, wanted):
+        train = load("digits").train.take(range(60))
+        return Opened(Replayed(train, int(NUMBERS["by"])), train.fingerprint())
+
+
+class Held(Optimizer):
+    def begin(self, learning_rate, like):
+        return Momentum(learning_rate)
+
+
+class Momentum:
+    before = 0.0
+
+    def __init__(self, rate):
+        self.rate = rate
+
+    def take(self, weights, gradient, variance):
+        Momentum.before = 0.9 * Momentum.before + gradient
+        weights -= self.rate * Momentum.before
+
+
+class Drawn(Latency):
+    def trip(self, rng):
+        return float(np.random.default_rng().random())
+
+
+class Learning(GaussianNoise):
+    def make(self, asked):
+        return Learned(clip=asked.clip, noise_multiplier=asked.noise_multiplier)
+
+
+class Learned(Gaussian):
+    def release_counted(self, total, excess, rng):
+        noisy, count = super().release_counted(total * NUMBERS["by"], excess, rng)
+        found = noisy / NUMBERS["by"]
+        NUMBERS["by"] = 1.0 / float(found.norm())
+        return found, count
 """
 
 
@@ -227,6 +299,63 @@ def test_an_optimizer_of_ones_own_takes_its_steps(folder: Path) -> None:
     session.begin(
         study(folder, "synchronous", *slow), folder / "run", lambda _: None, lambda _: None
     )
+
+
+ROUNDS = "data.clients=3", "budget.rounds=2", 'method={name="dp-sgd", learning_rate=0.25}'
+LABELS = 'privacy={unit="label", epsilon=3.0, delta=1e-5}', "budget.events=40"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ('method.optimizer="others:Held"', "other steps in a second round"),
+        ('world.latency="others:Drawn"', "seconds for equal generators"),
+        ('privacy.mechanism="others:Learning"', "something else when it was asked again"),
+    ],
+)
+def test_what_remembers_or_draws_by_itself_is_refused_before_anything_runs(
+    folder: Path, change: str, told: str
+) -> None:
+    """One client's gradients moved the update of the next (2.1 C); a run that went on released
+    again under one charge, or the same noise on the same sum in another way.
+    """
+    with pytest.raises(StudyError, match=told):
+        session.begin(
+            study(folder, "synchronous", *ROUNDS, change),
+            folder / "run",
+            lambda _: None,
+            lambda _: None,
+        )
+    assert not (folder / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("regime", "changes"),
+    [
+        ("synchronous", (*ROUNDS, 'method.optimizer="others:Steep"')),
+        ("synchronous", (*ROUNDS, 'world.latency="others:Far"')),
+        ("synchronous", (*ROUNDS, 'privacy.mechanism="others:Loud"')),
+        ("vertical", (*LABELS, 'method.activation="others:Few"')),
+        ("vertical", (*LABELS, 'data.stream="others:Later"')),
+    ],
+)
+def test_a_run_goes_on_with_the_numbers_that_ones_own_code_had(
+    folder: Path, regime: str, changes: tuple[str, ...]
+) -> None:
+    """Numbers drawn when a module is imported: noise of one round lay on one sum in two ways, which
+    gave the sum, and labels were answered at two places for one charge.
+    """
+
+    def kill(row: object) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        session.begin(study(folder, regime, *changes), folder / "run", kill, lambda _: None)
+    sys.modules["others"].NUMBERS["by"] = 2.0
+    with pytest.raises(ResumeError, match="what tables of your own do"):
+        session.resume(folder / "run", lambda _: None, lambda _: None)
+    sys.modules["others"].NUMBERS["by"] = 1.0
+    session.resume(folder / "run", lambda _: None, lambda _: None)
 
 
 def test_no_example_may_be_dealt_to_two_clients(folder: Path) -> None:

@@ -152,8 +152,9 @@ def refuse_other_data(path: Path, who: str, before: str, now: str) -> None:
         )
     raise ResumeError(
         f"{path}: the data of {who} is not what the run began with: its fingerprint differs, which "
-        "knows the order of rows and columns, the model's first weights and operations, and what a "
-        "front end gives, too. Put back what changed, or begin a new run"
+        "knows the order of rows and columns, the model's first weights and operations, what a "
+        "front end gives, and what tables of your own do with made-up numbers, too. Put back what "
+        "changed, or begin a new run; seed what your code draws"
     )
 
 

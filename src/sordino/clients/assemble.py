@@ -22,6 +22,7 @@ from sordino.base.entropy import Seeded, System
 from sordino.base.errors import StudyError
 from sordino.base.fingerprints import Fingerprints, joined, keyed
 from sordino.base.message import Train, Vector
+from sordino.base.registry import foreign
 from sordino.clients import records as files
 from sordino.clients.division import Federation, kernels_of, known_records, loss_of, placed, tensors
 from sordino.clients.evaluation import (
@@ -51,6 +52,8 @@ from sordino.core.records import Metrics
 from sordino.core.run.environment import charge_key_prefix, device, protective
 from sordino.data.dataset import ByClient, Dataset
 from sordino.data.identity import by_person
+from sordino.mechanisms.gaussian import Bounded
+from sordino.mechanisms.kinds import behaviour
 from sordino.privacy import LedgerSession
 from sordino.privacy.records import Records
 from sordino.training.client import Examples, model_input
@@ -58,6 +61,7 @@ from sordino.training.dpsgd import PlainClient, PrivateClient
 from sordino.training.evaluate import Counted, Evaluation, Evaluator
 from sordino.training.flat import Flat
 from sordino.training.models import digest_of
+from sordino.training.optimizer import Optimizer
 from sordino.training.passes import Passes
 from sordino.training.perexample.clipping import summable
 
@@ -186,7 +190,9 @@ class Assembly(Generic[H]):
                     for part in (divided.parts if study.data.features is not None else ())
                 ),
             )
-        self.shaping = shaping.and_others(digest_of_model(study, flat, test.shape))
+        self.shaping = shaping.and_others(
+            digest_of_model(study, flat, test.shape), *own_digests(study, self.noise, flat.dim)
+        )
         if shared is not None:
             if shared.data != self.data:
                 raise StudyError(
@@ -542,6 +548,22 @@ class Assembly(Generic[H]):
             R_c=self.plan.steps if privacy.unit != "client" else None,  # rounds are charged there
             stages=tuple(files.Stage(**asdict(stage)) for stage in self.plan.stages),
         )
+
+
+def own_digests(study: HorizontalStudy, noise: Bounded | None, dimension: int) -> list[str]:
+    """Return digests of what tables of somebody's own do with made-up numbers: of numbers that they
+    draw when they are imported, a run that goes on in another process would know nothing.
+    """
+    found, trips = list[bytes](), study.world.latency
+    if noise is not None and foreign(noise):
+        found.append(behaviour(noise, dimension))
+    steps = getattr(study.method, "optimizer", None)
+    if isinstance(steps, Optimizer) and foreign(steps):
+        found.append(steps.tried())
+    if foreign(trips) and not trips.reads:
+        seconds = trips.tasks(Seeded(0), few := min(study.data.clients, 16))
+        found.append(repr([seconds(client, 1) for client in range(few)]).encode())
+    return [hashlib.sha256(each).hexdigest() for each in found]
 
 
 def digest_of_model(study: HorizontalStudy, flat: Flat, shape: tuple[int, ...]) -> str:

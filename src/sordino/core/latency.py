@@ -35,7 +35,7 @@ import numpy as np
 from numpy.random import Generator
 from pydantic import Field, model_validator
 
-from sordino.base.entropy import Entropy
+from sordino.base.entropy import Entropy, Seeded
 from sordino.base.errors import StudyError
 from sordino.base.files import MIB, read_plain, readable
 from sordino.base.modules import told_in_its_place
@@ -78,7 +78,13 @@ class Latency(Section):
             if type(self).trip is Latency.trip:
                 raise ValueError(f"latency '{self.kind}' needs a method trip")
             with told_in_its_place():
-                self.checked(self.trip(np.random.default_rng(0)))
+                first, again = (self.checked(self.trip(Seeded(0).at("trip"))) for _ in range(2))
+            if first != again:
+                raise ValueError(
+                    f"latency '{self.kind}' gave {first:g} and {again:g} seconds for equal "
+                    "generators; trip must draw from the one that it is given alone, or a resumed "
+                    "run is another one"
+                )
         return self
 
     def checked(self, seconds: object) -> float:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.registry import Registry, Section, foreign
 from sordino.mechanisms.correlated import CorrelatedGaussian, Correlation
@@ -159,6 +160,27 @@ class Noise(Section):
             if not (isinstance(given, torch.Tensor) and given.shape == shape):
                 wanted = f"a tensor of shape {shape} for a row of {dimension} numbers"
                 raise MECHANISMS.wrong(self, call, given, wanted)
+        again = made.scaled(made.clip, made.noise_multiplier)
+        if len({behaviour(each, dimension) for each in (made, made, again)}) > 1:
+            raise MECHANISMS.wrong(
+                self,
+                "the mechanism of make",
+                "something else when it was asked again",
+                "the same for the same numbers: by a state, or numbers that it draws, a run that "
+                "goes on would put the same noise on a sum in another way",
+            )
+
+
+def behaviour(made: Bounded, dimension: int) -> bytes:
+    """Return what a mechanism makes of a row of ones, and of their sum with made-up noise."""
+    import torch
+
+    row = torch.ones(dimension)
+    noisy, _ = made.release_counted(row.double(), 0.0, Seeded(0).at("made up"))
+    parts = [made.bounded(row)[0], noisy]
+    if made.measure == "own" and isinstance(made, Measuring):
+        parts.append(made.norms(row.unsqueeze(0)))
+    return b"".join(part.detach().cpu().double().numpy().tobytes() for part in parts)
 
 
 MECHANISMS = Registry(

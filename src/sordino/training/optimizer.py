@@ -22,6 +22,7 @@ References:
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from pydantic import Field, model_validator
@@ -59,19 +60,35 @@ class Optimizer(Section):
     @model_validator(mode="after")
     def _takes_steps(self) -> Self:
         """Try one of somebody's own, before anything is charged."""
-        if type(self).__module__ == __name__:
-            return self
+        if type(self).__module__ != __name__:
+            with told_in_its_place():
+                self.tried()
+        return self
+
+    def tried(self) -> bytes:
+        """Return the weights after a round of made-up steps: the same in every round, as memory of
+        one client's gradients would reach the next client, and a resumed run has none.
+
+        Raises:
+            StudyError: if a second round ends elsewhere, or these are no steps.
+        """
         import torch
 
-        weights = torch.zeros(2)
-        with told_in_its_place():
-            steps: object = self.begin(0.1, weights)
+        found = []
+        for _ in range(2):
+            weights = torch.zeros(2)
+            steps: object = copy.deepcopy(self).begin(0.1, weights)
             if not callable(take := getattr(steps, "take", None)):
                 raise OPTIMIZERS.wrong(self, "begin", steps, "an object with a method take")
-            given = take(weights, torch.ones(2), 0.0)
-        if given is not None or weights.shape != (2,):
-            raise OPTIMIZERS.wrong(self, "take", given, "nothing, and change the weights in place")
-        return self
+            given = [take(weights, torch.ones(2), 0.0) for _ in range(3)]
+            if any(each is not None for each in given) or weights.shape != (2,):
+                wanted = "nothing, and change the weights in place"
+                raise OPTIMIZERS.wrong(self, "take", given[0], wanted)
+            found.append(weights.numpy().tobytes())
+        if found[0] != found[1]:
+            wanted = "the same in each round: memory is made anew in begin"
+            raise OPTIMIZERS.wrong(self, "take", "other steps in a second round", wanted)
+        return found[0]
 
 
 OPTIMIZERS = Registry(base=Optimizer, noun="optimizer", place="method.optimizer", needs=("begin",))

@@ -259,8 +259,9 @@ class Labelled(Checked):
         return Piece(given.x, below.y, below.entity)
 
 
-def examine(stream: Stream, events: int, wrong: Wrong, *, one_label: bool) -> None:
-    """Go through a stream of somebody's own before a promise about its entities is made.
+def examine(stream: Stream, events: int, wrong: Wrong, *, one_label: bool) -> str:
+    """Go through a stream of somebody's own before a promise about its entities is made, and return
+    a digest (hex) of its events: a run goes on with the same ones alone.
 
     A price is that of an entity's appearances, and speaks of its own rows. So an entity that comes
     again must be known by its number, must keep its label where that is answered once for all, and
@@ -271,8 +272,11 @@ def examine(stream: Stream, events: int, wrong: Wrong, *, one_label: bool) -> No
     """
     seen: set[bytes] = set()
     labels: dict[int, int] = {}
+    digest = hashlib.sha256()
     for start in range(0, events, BLOCK):
         piece = stream.read(start, min(BLOCK, events - start))
+        for part in (piece.x, piece.y, *(() if piece.entity is None else (piece.entity,))):
+            digest.update(np.ascontiguousarray(part).data)
         # of the first block only: some streams go back by beginning again
         for i in range(0, 0 if start else len(piece), max(len(piece) // AGAIN, 1)):
             alone = stream.read(start + i, 1)
@@ -301,7 +305,8 @@ def examine(stream: Stream, events: int, wrong: Wrong, *, one_label: bool) -> No
                     "one label for each entity, since privacy.memoised answers it once for all",
                 )
         if len(piece) < min(BLOCK, events - start):
-            return
+            break
+    return digest.hexdigest()
 
 
 def refuse_incomplete(given: object, wrong: Wrong, call: str) -> None:

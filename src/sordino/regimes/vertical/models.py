@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 from sordino.base.entropy import Entropy, Seeded
 from sordino.base.errors import StudyError
 from sordino.base.message import Vector
+from sordino.base.registry import foreign
 from sordino.base.settings import filled_memory
 from sordino.core.prepared import named_parameters
 from sordino.data import stream as streams
@@ -37,6 +39,7 @@ from sordino.regimes.vertical.halves import (
     Server,
     keeps_rows_apart,
 )
+from sordino.regimes.vertical.method import ACTIVATIONS, Activation
 from sordino.regimes.vertical.plan import unprotected
 from sordino.regimes.vertical.protocol import EventRules
 from sordino.regimes.vertical.stream import Index, parts
@@ -298,10 +301,12 @@ class Split:
 
     def digests(self) -> list[str]:
         """Return a digest of each half's first weights, the server's first, and where noise
-        protects features, of what modules of one's own compute.
+        protects features, of what modules of one's own compute; and what an activation of one's own
+        says of made-up numbers.
 
         Raises:
-            StudyError: for a module of one's own that cannot be recorded.
+            StudyError: for a module of one's own that cannot be recorded, and an activation that
+                says something else when it is asked again.
         """
         model, widths = self.study.model, (sum(self.embeddings), *self.features)
         found = []
@@ -310,6 +315,13 @@ class Split:
             path = model.server if who == "server" else model.party
             if path is not None and not unprotected(self.study):
                 found[-1] += f"/{Flat(half).graphs.digest(torch.zeros((1, width)))}"
+        rule = self.study.method.activation
+        if foreign(rule):
+            one, other = (_said(rule, len(self.held)) for _ in range(2))
+            if one != other:
+                wanted = "the same for the same numbers, or a run that goes on is another one"
+                raise ACTIVATIONS.wrong(rule, "active", "something else when asked again", wanted)
+            found.append(one)
         return found
 
     @property
@@ -329,6 +341,14 @@ class Split:
     def flats(self) -> dict[str, Flat]:
         """Return every half's weights in one vector."""
         return {who: Flat(half) for who, half in self.halves().items()}
+
+
+def _said(rule: Activation, parties: int) -> str:
+    """Return whom a rule of somebody's own activates by made-up numbers, on which it may fail."""
+    drawn = Seeded(0).at("made up").random((8, parties))
+    with suppress(Exception, SystemExit):  # a user's code may raise anything
+        return str(rule.active(drawn.shape, drawn.copy, drawn.astype(np.float32).copy))
+    return "it fails"
 
 
 def named(flats: Mapping[str, Flat], vector: Vector) -> dict[str, NDArray[Any]]:

@@ -79,11 +79,14 @@ def source(
         for unit, kind in ((ENTITIES, ENTITY), (LABELS, LABEL))
         if opened.rows is not None
     )
-    return _drifting(study, opened.stream), str(opened.fingerprint), records
+    stream, digest = _drifting(study, opened.stream)
+    return stream, f"{opened.fingerprint}{digest}", records
 
 
-def _drifting(study: VerticalStudy, stream: streams.Stream) -> streams.Stream:
-    """Return the stream with the study's drift; what classes of users give is checked."""
+def _drifting(study: VerticalStudy, stream: streams.Stream) -> tuple[streams.Stream, str]:
+    """Return the stream with the study's drift; what classes of users give is checked, and where
+    something is promised, a digest of it stands beside.
+    """
     data = study.data
     opens = partial(streams.STREAMS.wrong, data.stream)
     drifts = partial(streams.DRIFTS.wrong, data.drift)
@@ -101,8 +104,9 @@ def _drifting(study: VerticalStudy, stream: streams.Stream) -> streams.Stream:
     promised = study.privacy.unit != "none" and not data.stream.invents
     if promised and (own or foreign(data.stream) or foreign(stream)):
         events = study.horizon * study.method.batch
-        examine(found, events, drifts if own else opens, one_label=_one_label(study))
-    return found
+        wrong, one_label = drifts if own else opens, _one_label(study)
+        return found, f"/{examine(found, events, wrong, one_label=one_label)}"
+    return found, ""
 
 
 def _one_label(study: VerticalStudy) -> bool:
