@@ -132,13 +132,14 @@ class Held(Optimizer):
 
 
 class Momentum:
-    before = 0.0
+    before = None
 
     def __init__(self, rate):
         self.rate = rate
 
     def take(self, weights, gradient, variance):
-        Momentum.before = 0.9 * Momentum.before + gradient
+        held = gradient if Momentum.before is None else Momentum.before
+        Momentum.before = 0.9 * held + 0.1 * gradient
         weights -= self.rate * Momentum.before
 
 
@@ -158,6 +159,20 @@ class Learned(Gaussian):
         found = noisy / NUMBERS["by"]
         NUMBERS["by"] = 1.0 / float(found.norm())
         return found, count
+
+
+class Average(GaussianNoise):
+    def make(self, asked):
+        return Averaged(clip=asked.clip, noise_multiplier=asked.noise_multiplier)
+
+
+class Averaged(Gaussian):
+    seen = None
+
+    def bounded(self, vector):
+        held = vector.norm() if Averaged.seen is None else Averaged.seen
+        Averaged.seen = 0.9 * held + 0.1 * vector.norm()
+        return super().bounded(vector / Averaged.seen)
 """
 
 
@@ -311,6 +326,7 @@ LABELS = 'privacy={unit="label", epsilon=3.0, delta=1e-5}', "budget.events=40"
         ('method.optimizer="others:Held"', "other steps in a second round"),
         ('world.latency="others:Drawn"', "seconds for equal generators"),
         ('privacy.mechanism="others:Learning"', "something else when it was asked again"),
+        ('privacy.mechanism="others:Average"', "something else when it was asked again"),
     ],
 )
 def test_what_remembers_or_draws_by_itself_is_refused_before_anything_runs(

@@ -172,14 +172,15 @@ class Noise(Section):
 
 
 def behaviour(made: Bounded, dimension: int) -> bytes:
-    """Return what a mechanism makes of a row of ones, and of their sum with made-up noise."""
+    """Return what a mechanism makes of two rows, and of sums with made-up noise."""
     import torch
 
-    row = torch.ones(dimension)
-    noisy, _ = made.release_counted(row.double(), 0.0, Seeded(0).at("made up"))
-    parts = [made.bounded(row)[0], noisy]
-    if made.measure == "own" and isinstance(made, Measuring):
-        parts.append(made.norms(row.unsqueeze(0)))
+    parts = []
+    for row in (torch.ones(dimension), torch.full((dimension,), 0.5)):
+        noisy, _ = made.release_counted(row.double(), 0.0, Seeded(0).at("made up"))
+        parts += [made.bounded(row)[0], noisy]
+        if made.measure == "own" and isinstance(made, Measuring):
+            parts.append(made.norms(row.unsqueeze(0)))
     return b"".join(part.detach().cpu().double().numpy().tobytes() for part in parts)
 
 

@@ -80,7 +80,7 @@ class Optimizer(Section):
             steps: object = copy.deepcopy(self).begin(0.1, weights)
             if not callable(take := getattr(steps, "take", None)):
                 raise OPTIMIZERS.wrong(self, "begin", steps, "an object with a method take")
-            given = [take(weights, torch.ones(2), 0.0) for _ in range(3)]
+            given = [take(weights, torch.full((2,), g), 0.0) for g in (1.0, 2.0, 3.0)]
             if any(each is not None for each in given) or weights.shape != (2,):
                 wanted = "nothing, and change the weights in place"
                 raise OPTIMIZERS.wrong(self, "take", given[0], wanted)
