@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from digits import small
 from sordino.base.errors import DataError
 from sordino.cli import app
 from sordino.core.records import Row
-from sordino.privacy import Gaussian, PoissonSampled, epsilon_after
+from sordino.privacy import Composed, Gaussian, PoissonSampled, epsilon_after
 
 STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=2.0))
 
@@ -188,12 +189,16 @@ def test_the_loop_of_opacus_pays_and_is_refused_when_nothing_is_left(
 @pytest.mark.parametrize(
     ("event", "epsilon", "delta"),
     [(None, 1.0, 1e-5), ("gaussian", 1.0, 1e-5), (so.privacy.Gaussian(9.0), "1", 1e-5),
-     (so.privacy.Gaussian(9.0), 1.0, None)],
+     (so.privacy.Gaussian(9.0), 1.0, None),
+     (PoissonSampled(0.1, Composed((PoissonSampled(0.5, Gaussian(9.0)),))), 1.0, 1e-5)],
 )  # fmt: skip
 def test_a_charge_of_what_is_none_is_told(
     tmp_path: Path, event: Any, epsilon: Any, delta: Any
 ) -> None:
     with so.Ledger.create(tmp_path / "clinic.sqlite", ["clinic"]) as ledger:
-        with pytest.raises(so.StudyError, match=r"is no event|must be a number"):
+        with pytest.raises(so.StudyError, match=r"is no event|must be a number|has no price"):
             ledger.charge(event, epsilon=epsilon, delta=delta)
+        with pytest.raises(so.LedgerError, match="why of a charge must be text"):
+            ledger.charge(so.privacy.Gaussian(9.0), epsilon=1.0, delta=1e-5, why="\ud800")
         assert ledger.entries() == []
+        ledger.charge(so.privacy.Gaussian(9.0), epsilon=Decimal(1), delta=Decimal("1e-5"))  # type: ignore[arg-type]

@@ -87,6 +87,15 @@ def test_a_sampled_group_is_never_below_the_exact_mixture(
     assert exact_sampled(rate, sigma, size, single) > 1e-4
 
 
+def test_a_group_of_any_size_is_priced_at_once() -> None:
+    """A ledger of somebody else may name any number: terms were added up one by one."""
+    assert [accountant(name).epsilon([(Grouped(SAMPLED, 10**12), 1)], DELTA) for name in NAMES] == [
+        math.inf,
+        math.inf,
+    ]
+    assert accountant("rdp").delta([(Grouped(SAMPLED, 10**12), 1)], 8.0) == 1.0
+
+
 def test_parts_of_different_sizes_compose() -> None:
     for name in NAMES:
         one = accountant(name)

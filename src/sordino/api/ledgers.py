@@ -143,13 +143,13 @@ class Ledger(shown.Tabular):
             StudyError, ResumeError: if the key was booked before.
             LedgerError: for a set of records, which only runs charge.
         """
-        _refuse_odd(event, epsilon, delta)
+        budget = _budget(event, epsilon, delta, accountant)
         ledger, name = self._of(unit)
         named = f"charge/{secrets.token_hex(16)}" if key is None else key
         charge = Charge(
             unit=name, event=event, count=count, why=why, method=method, round=round, key=named
         )
-        (permit,) = ledger.charge([charge], Budget(epsilon, delta, accountant), once=True)
+        (permit,) = ledger.charge([charge], budget, once=True)
         return permit
 
     def epsilon(self, delta: float, unit: str | None = None, accountant: str = ACCOUNTANT) -> float:
@@ -176,9 +176,8 @@ class Ledger(shown.Tabular):
         accountant: str = ACCOUNTANT,
     ) -> int | None:
         """Return how often ``event`` may still happen within the budget; None without a limit."""
-        _refuse_odd(event, epsilon, delta)
+        budget = _budget(event, epsilon, delta, accountant)
         ledger, name = self._of(unit)
-        budget = Budget(epsilon, delta, accountant)
         left = [budget.remaining_steps(event, one) for one in _histories(ledger, [name])[name]]
         return min((steps for steps in left if steps is not None), default=None)
 
@@ -413,8 +412,9 @@ class Mechanism:
 mechanism = Mechanism
 
 
-def _refuse_odd(event: object, epsilon: object, delta: object) -> None:
-    """Refuse what is no event or no number, before the ledger is asked.
+def _budget(event: object, epsilon: Any, delta: Any, accountant: str) -> Budget:
+    """Return what an event is held against; refuse what is no event with a price, or no number,
+    before the ledger is asked: what goes wrong in there counts as damage of its file.
 
     Raises:
         StudyError: naming it.
@@ -427,6 +427,13 @@ def _refuse_odd(event: object, epsilon: object, delta: object) -> None:
     for name, value in (("epsilon", epsilon), ("delta", delta)):
         if not isinstance(value, SupportsFloat) or isinstance(value, bool):
             raise StudyError(f"{name} must be a number; got {value!r}")
+    found = Budget(float(epsilon), float(delta), accountant)
+    try:
+        known = privacy.decode(privacy.encode(event))
+        privacy.accountant("rdp").epsilon([(known, 1)], found.delta)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StudyError(f"{event!r} has no price: {error}") from None
+    return found
 
 
 def _histories(

@@ -282,6 +282,6 @@ def _whole(name: str, value: object) -> int:
 
 
 def _text(name: str, value: object) -> str:
-    if not isinstance(value, str):
+    if not isinstance(value, str) or value.encode(errors="replace").decode() != value:
         raise LedgerError(f"{name} of a charge must be text; got {value!r}")
     return str(value)

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 
 _LEAST = 1e-280  # of a delta: beyond it floats have nothing to say
 _ROUNDS = 60
+_SUMMED = 1 << 16  # terms of a group's factor that are added up one by one
 _PROFILE = 24  # points of the base's profile that T is made of
 _LOOKED_AT, _FARTHEST = 1e-6, 50.0  # a delta of the base; these epsilons are looked at up to it
 _MARGIN = 1e-9  # relative, for rounding in L
@@ -111,6 +112,9 @@ def grouped_delta(by: Accountant, history: History, epsilon: float) -> float:
 
 def _factor(epsilon: float, size: int) -> float:
     try:
+        if size > _SUMMED:  # a ledger of somebody else may name any number
+            steps = math.expm1(size * epsilon) / math.expm1(epsilon) if epsilon else float(size)
+            return steps * (1.0 + 1e-9)
         return math.fsum(math.exp(i * epsilon) for i in range(size)) * (1.0 + 1e-12)
     except OverflowError:
         return math.inf
