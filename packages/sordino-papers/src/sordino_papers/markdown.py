@@ -274,7 +274,8 @@ def _remark(said: EntryOf, i: int, whole: Mapping[str, EntryOf]) -> str:
     if said.name not in whole:
         return told
     full = whole[said.name]
-    return f"{told} [At full scale](#{anchor(full)}): {full.claims[i].verdict}."
+    more = f"[At full scale](#{anchor(full)}): {full.claims[i].verdict}."
+    return more if told == "-" else f"{told} {more}"
 
 
 def counted(claims: Sequence[ClaimOf]) -> str:
