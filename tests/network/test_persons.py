@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from federations import laid
-from sordino.base.errors import DataError
+from memory import Killed
+from sordino.base.errors import DataError, ResumeError
+from sordino.core.prepared import open_ledgers
+from sordino.core.run.verify import verify
 from sordino.network.kit import Agreed
 from sordino.network.site import JoinOptions, opened, promised
 from sordino.privacy import Ledger, PoissonSampled, accountant
@@ -58,6 +62,8 @@ def test_sites_book_the_rows_of_persons_or_persons(
         delta = agreed.study.privacy.delta or 0.0
         assert found.done[site].epsilon == pytest.approx(accountant("rdp").epsilon(spent, delta))
         assert found.done[site].unit == "person"
+        assert verify(found.folder(site)).problems == []
+    assert verify(found.server).problems == []
     # the server has nobody's rows, and stated the price of one; of edges it charges ahead
     dearest = max(found.done[site].epsilon for site in found.names)
     assert found.done["server"].epsilon >= dearest
@@ -89,3 +95,27 @@ def test_what_a_limit_pays_for_in_passes_is_within_it(tmp_path: Path) -> None:
     assert found.pays == 3  # a pass has three batches
     assert found.total is not None
     assert 30.0 < found.total <= 45.0
+
+
+def test_a_run_whose_server_priced_a_person_as_one_row_is_not_gone_on_with(
+    tmp_path: Path, federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As every version before did; and what such a folder states is not verified."""
+    before = [True]
+
+    def as_before(*given: Any, rows: Any = None, **named: Any) -> Any:
+        return open_ledgers(*given, rows={} if before[0] else rows, **named)
+
+    def killed(kernel: Any) -> None:
+        if before[0] and kernel.state.number == 3:
+            before[0] = False
+            raise Killed
+
+    monkeypatch.setattr("sordino.clients.assemble.open_ledgers", as_before)
+    people(tmp_path / "0")
+    found = federate("synchronous", PERSONS, scripted=False)
+    found.told = killed
+    found.start()
+    with pytest.raises(ResumeError, match="priced a person as one row here"):
+        found.wait()
+    assert any("a person of 6 rows as one row" in each for each in verify(found.server).problems)

@@ -22,7 +22,7 @@ from sordino.base.errors import LedgerError, ResumeError, StudyError
 from sordino.base.fingerprints import refuse_other_data
 from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
-from sordino.privacy.chain import BEGIN, DATA, PROMISED, SEAL, Charge, Head
+from sordino.privacy.chain import BEGIN, DATA, PROMISED, ROWS, SEAL, Charge, Head
 from sordino.privacy.event import Event
 from sordino.privacy.ledger import Ledger, closed_if_refused
 from sordino.privacy.permit import Permit
@@ -162,6 +162,11 @@ class LedgerSession:
             found[name] = min(budget, found.get(name, budget), key=lambda each: each.epsilon)
         return found
 
+    @property
+    def _most(self) -> int:
+        """The most rows of one person that a charge covers, where all rows are elsewhere."""
+        return max(self.rows.values(), default=1)
+
     def _of_person(self, unit: str, event: Event) -> Event:
         """A release for one row of a unit, as it bounds all those of a person that are there."""
         from sordino.privacy.records.group import of_rows
@@ -233,6 +238,7 @@ class LedgerSession:
             if math.isfinite(most.epsilon) and self.prices.within(name, most)
         }
         noted = {**facts, "units": units, DATA: self.data}
+        noted |= {ROWS: self._most} if self._most > 1 else {}
         self.ledger.note(BEGIN, run, {**noted, PROMISED: kept} if self.run else noted)
 
     def begun(self, run: str) -> dict[str, Any]:
@@ -247,6 +253,13 @@ class LedgerSession:
                 f"{self.ledger.path}: this ledger (of {next(iter(self.names), 'nobody')}) knows "
                 f"nothing of run {run}: it was made anew, replaced by another, or belongs to other "
                 "data. Put back the ledger and the data that the run began with, or begin a new run"
+            )
+        if found.facts.get(ROWS, 1) != self._most and self.sealed(run) is None:
+            raise ResumeError(
+                f"{self.ledger.path}: a version before began this run, and priced a person as one "
+                "row here, so that every epsilon of this folder is too low; those of the sites are "
+                "right. End the study with that version and state what the sites' proofs say, or "
+                "begin a new run"
             )
         return found.facts
 

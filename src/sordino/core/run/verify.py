@@ -43,7 +43,7 @@ from sordino.core.run.folder import (
 )
 from sordino.data.sets import is_ours
 from sordino.privacy import Entry, Event, Ledger, accountant, encode
-from sordino.privacy.chain import BEGIN, PROMISED, RECORDS, SEAL, Note
+from sordino.privacy.chain import BEGIN, PROMISED, RECORDS, ROWS, SEAL, Note
 from sordino.privacy.rounding import epsilon_text
 from sordino.privacy.session import refuse_closed
 from sordino.privacy.storage import SECONDS, Clock, ledger_errors, seen_by_others
@@ -361,6 +361,11 @@ class _Verification:
         self.verdict.epsilon = math.inf if plain else _bound_of(most, begin.facts.get("promise"))
         self.verdict.terms, self.verdict.sealed = terms, seal is not None
         self.guessable(study, ledger, local=local)
+        if 1 < (most_rows := _rows_elsewhere(study, ledger)) != begin.facts.get(ROWS, 1):
+            self.problems.append(
+                f"{ledger.path}: a version before priced a person of {most_rows} rows as one row "
+                "here, so every epsilon of this folder is too low: the sites' own ledgers are right"
+            )
         if seal is not None and not plain:
             self.problems += [
                 f"{folder}: {each}" for each in _exceeded(begin.facts, seal.facts, privacy)
@@ -518,6 +523,16 @@ class _Verification:
                 return place.digest(name, self.clock.check)
             except StudyError:
                 return "none"
+
+
+def _rows_elsewhere(study: Row, ledger: Ledger) -> int:
+    """Return the rows of one person that a charge is to cover, where all rows lie elsewhere."""
+    privacy, rows = mapping(study.get("privacy")), mapping(study.get("data")).get("person_rows")
+    if privacy.get("unit") != "sample" or privacy.get("clip_per") == "person":
+        return 1
+    prints = ledger.units().values()
+    here = not prints or any(not each.startswith(ELSEWHERE) for each in prints)
+    return 1 if here or not isinstance(rows, int) else rows
 
 
 def _bound_of(spent: float | None, promise: object) -> float | None:
