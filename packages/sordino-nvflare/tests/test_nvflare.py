@@ -71,6 +71,21 @@ def test_without_a_file_nothing_is_allowed(folder: Path) -> None:
             workspace.allow(folder, 8443, 8443)
 
 
+@NEEDED
+def test_classes_that_nvflare_allows_by_itself_stay_allowed(folder: Path) -> None:
+    from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
+
+    policy = folder / "local/resources.json"
+    policy.write_text("{}")  # as versions of NVFlare before this list have it
+    workspace.allow(folder, 8443, 8443)
+    listed = json.loads(policy.read_text())["class_allow_list"]
+    assert listed == [*DEFAULT_CLASS_ALLOW_LIST, *job.ALLOWED]
+    for wrong in (None, "a.B", {"a.B": 1}):
+        policy.write_text(json.dumps({"class_allow_list": wrong}))
+        with pytest.raises(StudyError, match="class_allow_list must be a list"):
+            workspace.allow(folder, 8443, 8443)
+
+
 def test_a_job_holds_settings_and_no_code(tmp_path: Path) -> None:
     given = ["--port", "8443", "--sites", "3", "--idle", "60"]
     done = sordino(tmp_path, "network", "nvflare-job", *given)
@@ -230,6 +245,9 @@ class Jobs:
         self.asked += 1
         return {"north", "south"} if self.asked % 2 else {"south"}
 
+    def going(self, path: Path) -> str | None:
+        return f"job-{self.jobs}" if self.jobs else None
+
     def submit(self, path: Path) -> str:
         self.jobs += 1
         return f"job-{self.jobs}"
@@ -284,6 +302,39 @@ def test_a_job_that_fails_is_submitted_again(
     assert len(words) == 2 * jobs
     running: Any = Jobs("RUNNING")
     assert not admin.keep(running, Path("job"), words.append, tries=1, alive=lambda: False)
+
+
+def test_a_job_that_goes_on_is_watched_and_not_submitted_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admin, "LOOK", 0.01)
+    own: Any = Jobs("FINISHED:EXECUTION_EXCEPTION", "FINISHED:COMPLETED")
+    own.jobs = 1  # whoever submitted it was killed
+    words: list[str] = []
+    assert admin.keep(own, Path("job"), words.append, tries=3)
+    first = ["job job-1 goes on", "job job-1: FINISHED:EXECUTION_EXCEPTION"]
+    assert words == [*first, "submitted as job job-2", "job job-2: FINISHED:COMPLETED"]
+
+
+@NEEDED
+def test_a_job_of_this_name_goes_on_if_it_is_neither_over_nor_lost(tmp_path: Path) -> None:
+    job.write(tmp_path / "job", 8443, 1)
+    states = {"a": ("sordino-8443", "FINISHED:COMPLETED"), "b": ("sordino-9443", "RUNNING")}
+    states |= {"c": ("sordino-8443", "RUNNING")}  # which the server does not run
+    runs = ["b"]
+    own = admin.Admin.__new__(admin.Admin)
+    own._session = SimpleNamespace(
+        list_jobs=lambda reverse: [
+            {"job_id": each, "job_name": name, "status": status}
+            for each, (name, status) in states.items()
+        ],
+        get_job_meta=lambda each: {"status": states[each][1]},
+        get_system_info=lambda: SimpleNamespace(job_info=[SimpleNamespace(job_id=n) for n in runs]),
+    )
+    assert own.going(tmp_path / "job") is None
+    states["d"] = ("sordino-8443", "RUNNING")
+    runs.append("d")
+    assert own.going(tmp_path / "job") == "d"
 
 
 @pytest.mark.parametrize(

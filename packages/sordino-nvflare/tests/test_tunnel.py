@@ -12,7 +12,17 @@ from contextlib import ExitStack, closing, suppress
 import pytest
 
 from sordino_nvflare import tunnel
-from sordino_nvflare.tunnel import AT_ONCE, HOST, NAME, PIECE, Parcel, ServerEnd, SiteEnd, bound
+from sordino_nvflare.tunnel import (
+    AT_ONCE,
+    HOST,
+    LEAST,
+    NAME,
+    PIECE,
+    Parcel,
+    ServerEnd,
+    SiteEnd,
+    bound,
+)
 
 SERVER, NORTH, SOUTH = "server.job", "north.job", "south.job"
 BYTES = random.Random(1).randbytes(3 * PIECE + 17)
@@ -143,6 +153,29 @@ def test_bytes_go_both_ways_in_order(place: Place) -> None:
     exchanged(one, place.accept())
     assert "end" not in {parcel.kind for _, _, parcel in place.seen}
     assert max(len(parcel.body) for _, _, parcel in place.seen) <= PIECE
+
+
+def test_pieces_are_short_where_long_ones_take_long(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def longest() -> int:
+        one, content = connect(), BYTES[: 16 * LEAST]
+        other = place.accept()
+        place.seen.clear()
+        writing = talk(one, content)
+        assert whole(other) == content
+        writing.join()
+        return max(len(parcel.body) for _, _, parcel in place.seen)
+
+    def slow(parcel: Parcel, go: Callable[[], None]) -> None:
+        time.sleep(len(parcel.body) / LEAST * 0.01)
+        go()
+
+    connect = place.site()
+    assert longest() > 2 * LEAST
+    monkeypatch.setattr(tunnel, "QUICK", 0.015)
+    place.bends = slow
+    assert longest() <= 2 * LEAST  # silent for 0.02 s at most, and not for that of all 16
 
 
 def test_a_direction_ends_by_itself(place: Place) -> None:

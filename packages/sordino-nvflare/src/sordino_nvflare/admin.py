@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sordino.extend.network import StudyError
+from sordino.extend.network import StudyError, object_of, read_below
 
 LOOK = 2.0
 PATIENCE = 60.0
@@ -42,6 +42,21 @@ class Admin:
     def sites(self) -> set[str]:
         """Names of the sites that are connected."""
         return {each.name for each in self._do(lambda own: own.get_system_info()).client_info}
+
+    def going(self, job: Path) -> str | None:
+        """Return the identifier of a job of the same name that goes on: two of one port would wait
+        for each other.
+
+        Raises:
+            StudyError: if the folder holds no job.
+        """
+        name = object_of(read_below(job, "meta.json"), job / "meta.json").get("name")
+        for each in self._do(lambda own: own.list_jobs(reverse=True)):
+            if each.get("job_name") == name and not str(each.get("status")).startswith("FINISHED"):
+                found = str(each.get("job_id"))
+                if self.status(found) != LOST:
+                    return found
+        return None
 
     def submit(self, job: Path) -> str:
         """Submit a job; its identifier."""
@@ -102,23 +117,28 @@ def keep(
     tries: int,
     alive: Callable[[], bool] = lambda: True,
 ) -> bool:
-    """Submit a job, and again whenever it has failed. Sites that were connected before are waited
-    for, because NVFlare gives a job to those that are there when it begins; so does one that comes
-    back later. Whether it has ended by itself.
+    """Submit a job, and again whenever it has failed; watch one that was submitted before, and goes
+    on. Sites that were connected before are waited for, because NVFlare gives a job to those that
+    are there when it begins; so does one that comes back later. Whether it has ended by itself.
 
     Args:
         tries: how often at most.
         alive: whether there is still somebody to run it.
     """
     sites: set[str] = set()
+    before = admin.going(job)
     for _ in range(tries):
         end = time.monotonic() + PATIENCE
         while not sites <= (now := admin.sites()) and time.monotonic() < end and alive():
             time.sleep(LOOK)
         sites |= now
-        name = admin.submit(job)
-        tell(f"submitted as job {name}")
-        if (status := _watched(admin, name, now, alive)) is None:
+        if before is None:
+            name, first = admin.submit(job), now
+            tell(f"submitted as job {name}")
+        else:
+            name, first, before = before, set(), None
+            tell(f"job {name} goes on")
+        if (status := _watched(admin, name, first, alive)) is None:
             return False
         tell(f"job {name}: {status}")
         if status in (DONE, STOPPED):

@@ -10,6 +10,9 @@
 #   sends it reads no more from its socket until the other end has written the piece into its own
 #   socket and says so ("taken"). So order needs no buffer, each end holds one piece of a connection
 #   and direction, and a program that does not read holds back the one that writes.
+# * Sizes. Nothing of a piece comes before all of it has, and programs take a connection that is
+#   silent for some seconds for dead. So pieces grow while each is taken within QUICK, and shrink
+#   when one is not.
 # * Numbers. Pieces are numbered from 1. Number 0 opens a connection, and is taken when the server's
 #   end has connected. A number that was there before is a second copy, and dropped. Any other
 #   number than the next, a piece before the last one was taken, and a piece that is too long end
@@ -40,8 +43,10 @@ from typing import Literal
 import msgspec
 
 HOST = "127.0.0.1"
-PIECE = 1 << 18
-"""Bytes of a piece at most."""
+PIECE, LEAST = 1 << 18, 1 << 14
+"""Bytes of a piece at most, and of the first ones."""
+QUICK = 1.0
+"""Seconds: after a full piece that was taken within them come longer ones, else shorter ones."""
 AT_ONCE = 8
 """Connections of a site at most: one in use, and earlier ones whose end was not noticed yet."""
 SILENT = 30.0
@@ -177,14 +182,20 @@ class _Connection:
 
     def _send(self, own: socket.socket) -> None:
         """Send what the program here writes."""
+        most = LEAST
         with suppress(OSError):
             for number in count(1):
-                body = own.recv(PIECE)
+                body = own.recv(most)
+                begun = time.monotonic()
                 if not self._piece(number, body):
                     break
                 if not body:
                     self._half()
                     return
+                if time.monotonic() - begun > QUICK:
+                    most = max(LEAST, most // 2)
+                elif len(body) == most:
+                    most = min(PIECE, 2 * most)
         self.end()
 
     def _write(self, own: socket.socket) -> None:

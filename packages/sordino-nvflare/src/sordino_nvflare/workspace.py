@@ -112,7 +112,13 @@ def allow(folder: Path, port: int, here: int) -> None:
         ) from error
     except local.Refused as error:
         raise StudyError(str(error)) from error
-    listed = [str(each) for each in found.get("class_allow_list", ())]
+    listed = found.get("class_allow_list", [])
+    if not isinstance(listed, list):
+        raise StudyError(f"{before}: class_allow_list must be a list of names")
+    if "class_allow_list" not in found:  # of versions before 2.9: its own classes are allowed then
+        from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
+
+        listed = list(DEFAULT_CLASS_ALLOW_LIST)
     found["class_allow_list"] = [*listed, *(each for each in ALLOWED if each not in listed)]
     for path, content in ((policy, found), (place / local.NAME, {**ports, str(port): here})):
         replace_file(path, json.dumps(content, indent=2).encode() + b"\n")
