@@ -312,7 +312,7 @@ def of(name: str) -> Transport:
         raise StudyError(
             "transport = 'nvflare': NVFlare carries WebSocket now, and reads nothing of it. Take "
             "this key out of the federation's file, provision again, and give everybody the new "
-            "kits: docs/nvflare.md"
+            "kits; `sordino network nvflare-demo` tries it: docs/nvflare.md"
         )
     found = {each.name: each for each in companions("sordino.transports")}
     if name not in found:

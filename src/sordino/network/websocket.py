@@ -707,7 +707,7 @@ class WebSocketLine:
             if isinstance(error, InvalidHandshake):
                 raise _refused(address, error) from error
             if isinstance(error, OSError | EOFError | ImportError):  # of a kind of proxies
-                raise Lost(f"{address}: {error}") from error
+                raise Lost(f"{address}: {str(error) or type(error).__name__}") from error
             raise
 
     async def _connect(self, uri: str, context: ssl.SSLContext, limit: int) -> _ToServer:
