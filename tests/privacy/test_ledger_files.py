@@ -390,7 +390,7 @@ def test_what_would_be_kept_otherwise_than_it_is_hashed(path: Path) -> None:
 
 def test_text_that_no_file_can_hold_books_nothing(path: Path) -> None:
     with Ledger.open(path) as ledger:
-        with pytest.raises(LedgerError, match="readable text"):
+        with pytest.raises(LedgerError, match="must be text"):
             ledger.charge([charge("c"), charge("d", why="\ud800")], FREE)
         assert ledger.verify().entries == 2
         assert ledger.charge([charge("c")], FREE)[0].seq == 5

@@ -210,7 +210,8 @@ def test_ten_sums_of_noise_of_their_own_have_more_of_it(tmp_path: Path) -> None:
         first: Any = built.first
         end: Any = built.simulation.run(first, _Nobody())
         lengths[kind] = np.linalg.norm(end.state.weights - first.state.weights)
-    assert lengths["own"] / lengths["shared"] == pytest.approx(3.0, rel=0.1)
+    # of 650 numbers twice: five deviations, for the draws follow the version
+    assert lengths["own"] / lengths["shared"] == pytest.approx(3.0, rel=0.25)
 
 
 class _Nobody:
