@@ -90,8 +90,8 @@ def group(request: pytest.FixtureRequest) -> Iterator[Workers]:
         yield found
 
 
-ALONE: dict[str, dict[str, Any]] = {}
-"""The runs of one process."""
+ALONE: dict[str, tuple[Path, dict[str, Any]]] = {}
+"""The runs of one process, and the folder that their studies name files in."""
 
 
 @pytest.mark.parametrize("name", EACH)
@@ -99,10 +99,11 @@ def test_any_number_of_workers_gives_the_same_bytes(
     tmp_path: Path, group: Workers, name: str
 ) -> None:
     if name not in ALONE:
-        ALONE[name] = contents(play(tmp_path / "alone", name, None))
-    there = contents(play(tmp_path / "together", name, group))
-    assert there.keys() == ALONE[name].keys()
-    assert [key for key in there if there[key] != ALONE[name][key]] == []
+        ALONE[name] = tmp_path, contents(play(tmp_path / "alone", name, None))
+    home, alone = ALONE[name]
+    there = contents(play(home / f"together {tmp_path.name}", name, group))
+    assert there.keys() == alone.keys()
+    assert [key for key in there if there[key] != alone[key]] == []
 
 
 def test_no_worker_has_a_socket_that_other_users_can_reach(group: Workers) -> None:
