@@ -434,6 +434,14 @@ class Pools(Net):
         return super().forward(y.squeeze(1) + x.sort(1).values)
 
 
+class PoolsOutside(Net):
+    """A pool whose only window lies outside of an image of one row."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.max_pool2d(x.view(-1, 6, 1, 1), 2, stride=1, padding=1, dilation=2)
+        return super().forward(x + y.flatten(1).clamp(-1.0, 1.0))
+
+
 class ReadsBehind(Net):
     """Lengths that follow from the example, past its end: what lies there are other examples."""
 
@@ -532,6 +540,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "KeepsTheLast": (KeepsTheLast, "fails on three examples"),
     "AddsUp": (AddsUp, STATE),
     "Draws": (Draws, STATE),
+    "PoolsOutside": (PoolsOutside, "max_pool2d_with_indices with both padding and dilation"),
     "ReadsBehind": (ReadsBehind, "segment_reduce is not known to stay within its tensors"),
     "QuantisedWeight": (QuantisedWeight, "'frozen' is a Scaled, whose own code would see data"),
     "QuantisedBuffer": (QuantisedBuffer, "'frozen' is a Scaled, whose own code would see data"),

@@ -141,9 +141,12 @@ _INSIDE = _APART | frozenset(_ONE_BY_ONE.split())
 hold: what lies beside a tensor in memory may be other examples.
 """
 
-_PRINTED = frozenset(["linalg_eigh", "linalg_pinv", "_linalg_eigh", "_linalg_svd"])
-"""Operations of which LAPACK writes a line to the terminal where a number is not finite: lines
-would count the batches that hold such an example. The graph fails on it before.
+_OF_FINITE = frozenset(["linalg_eigh", "linalg_pinv", "_linalg_eigh", "_linalg_svd"]) | {
+    f"grid_sampler_{axes}d{way}" for axes in (2, 3) for way in ("", "_backward")
+}
+"""Operations on which the graph fails before they are given a number that is not finite. LAPACK
+writes a line to the terminal then, and lines would count the batches that hold such an example. A
+grid sampler's backward writes out of its tensors (torch 2.13).
 """
 
 SHOWN = 200
@@ -356,6 +359,8 @@ class Graph:
             raise Unfit(f"{name} is not known to stay within its tensors")
         if "max_pool" in name and name.endswith("_backward") and not _pooled(node):
             raise Unfit(f"{name} with indices that its pool did not give")
+        if name in ("max_pool2d_with_indices", "max_pool3d_with_indices") and _outside(node):
+            raise Unfit(f"{name} with both padding and dilation")
         if name.startswith("_embedding_bag") and not _bagged(node):
             raise Unfit(f"{name} with bags of more than one length")
         if name in ("view", "_unsafe_view", "_reshape_alias"):
@@ -378,7 +383,7 @@ class Graph:
 
 def _first(name: str, node: torch.fx.Node) -> Any:
     """Return the function that an operation's tensors go through before; None if there is none."""
-    if name in _PRINTED:
+    if name in _OF_FINITE:
         return _finite
     if name.startswith("native_") and "_norm" in name:
         return torch.ops.aten.contiguous.default
@@ -542,6 +547,15 @@ def _pooled(backward: torch.fx.Node) -> bool:
     )
 
 
+def _outside(pool: torch.fx.Node) -> bool:
+    """Return whether a window of a max pool may lie outside of a narrow image: where it has both
+    padding and dilation. Torch 2.13 gives it the place behind the image, and the backward writes
+    there, into the next example (4.99 C).
+    """
+    settings: Any = pool.args[3:5]
+    return len(settings) == 2 and max(settings[0]) > 0 and max(settings[1]) > 1
+
+
 def _finite(numbers: Tensor) -> Tensor:
     """Return what is given, if it is finite.
 
@@ -549,7 +563,7 @@ def _finite(numbers: Tensor) -> Tensor:
         ValueError: if it is not.
     """
     if not bool(torch.isfinite(numbers).all()):
-        raise ValueError("a matrix is not finite")
+        raise ValueError("a number is not finite")
     return numbers
 
 

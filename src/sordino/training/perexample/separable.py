@@ -16,6 +16,8 @@ the parameters of its type, and no others: fast paths write the gradients of the
 (True, False)
 >>> alone(nn.Softmax(dim=1), 2), alone(nn.Softmax(dim=0), 2), alone(nn.AvgPool2d(2), 3)
 (True, False, False)
+>>> alone(nn.MaxPool2d(2), 4), alone(nn.MaxPool2d(2, padding=1, dilation=2), 4)
+(True, False)
 """
 
 from __future__ import annotations
@@ -57,6 +59,8 @@ _BY_AXES: dict[type[nn.Module], int] = {
     nn.PixelShuffle: 4, nn.PixelUnshuffle: 4, nn.Softmax2d: 4, nn.Unfold: 4, nn.Fold: 3,
 }  # fmt: skip
 """Within the last axes: with one axis less, the first would not count examples but channels."""
+
+_MAX = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 
 _ALONG = (nn.Softmax, nn.LogSoftmax, nn.Softmin, nn.GLU)
 """Along one axis, which must not be the first."""
@@ -156,6 +160,8 @@ def alone(layer: nn.Module, axes: int) -> bool:
     kind = type(layer)
     if not known(layer) or getattr(layer, "return_indices", False):
         return False
+    if kind in _MAX and not np.all(np.equal(getattr(layer, "dilation", 0), 1)):
+        return False  # with padding, a window may lie outside of the image (graph.py)
     if kind in _EVERYWHERE:
         return True
     if kind in _BY_AXES:
