@@ -17,6 +17,7 @@ from sordino.clients.division import federation
 from sordino.clients.study import HorizontalStudy
 from sordino.core import study as studies
 from sordino.core.run import session
+from sordino.core.run.verify import verify
 from sordino.core.statements import uncovered
 from sordino.data.identity import first_rows
 from sordino.data.notices import noticed
@@ -116,6 +117,14 @@ def test_the_plan_of_persons_is_what_the_run_does(tmp_path: Path, change: str) -
     assert len(run.rounds) >= 3
     assert run.epsilon == pytest.approx(plan.epsilon, rel=1e-3)
     assert "each person" in run.report.read_text()
+    assert not verify(run.folder).problems
+    about = json.loads((run.folder / "run.json").read_text())
+    less = [each / 2 for each in about["result"]["spent"]]  # a third is what a row spends
+    about["result"] |= {"epsilon": max(less), "spent": less}
+    (run.folder / "run.json").write_text(json.dumps(about))
+    verdict = verify(run.folder)
+    assert verdict.epsilon == pytest.approx(run.epsilon, rel=1e-3)
+    assert any("result.epsilon is" in each for each in verdict.problems)
 
 
 def test_a_person_is_a_unit_with_a_name_of_its_own(tmp_path: Path) -> None:

@@ -218,9 +218,9 @@ class Schedule:
     @property
     def kinds(self) -> dict[str, str]:
         """The first unit of each kind, by unit: those of one kind are charged and held alike."""
-        first: dict[tuple[Stages, Budget], str] = {}
+        first: dict[tuple[Stages, int, Budget], str] = {}
         return {
-            unit: first.setdefault((stages, self.budgets[unit]), unit)
+            unit: first.setdefault((stages, self.paid(unit), self.budgets[unit]), unit)
             for unit, stages in self.stages.items()
         }
 
