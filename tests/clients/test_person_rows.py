@@ -245,6 +245,15 @@ def test_a_clip_of_persons_needs_persons(tmp_path: Path, change: tuple[str, ...]
         studies.read(tmp_path / "study.toml")
 
 
+def test_noise_that_follows_releases_has_no_price_for_several_rows(tmp_path: Path) -> None:
+    """A plan promised 16 steps, and the run took none."""
+    study(tmp_path, [i // 3 for i in range(180)], "person_rows = 3")
+    adap = "method.name=adap-dpfl", "privacy.accountant=rdp@8"
+    with pytest.raises(StudyError, match=r"several rows of a person: set privacy\.clip_per"):
+        studies.read(tmp_path / "study.toml", adap)
+    studies.read(tmp_path / "study.toml", (*adap, "privacy.clip_per=person"))
+
+
 def test_the_cap_holds_over_all_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     patients = [*range(40), *[3] * 10]

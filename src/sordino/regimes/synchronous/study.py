@@ -179,6 +179,12 @@ class SynchronousStudy(HorizontalStudy):
                 )
             if self.data.clients < 2:
                 raise ValueError("data.clients is 1: unit 'client' needs at least two clients")
+        if self.method.adapts_noise and self.rows_at_once > 1:
+            raise ValueError(
+                f"method '{name}' lets earlier releases decide about the noise, which has no known "
+                "price for several rows of a person: set privacy.clip_per = 'person', or "
+                "data.person_rows = 1"
+            )
         self._can_have_epsilons()
         self._can_have_passes()
         if (why := _refusal_to_share(self)) is not None:
