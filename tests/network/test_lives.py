@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -341,7 +341,7 @@ MORE: dict[str, tuple[str, list[str], Callable[[int, int, int], Any]]] = {
     ),
     "a later task": (
         "asynchronous",
-        [],
+        ["budget.updates=100"],
         lambda d, n, more: Compute(task=more, version=0, weights=np.zeros(d, np.float32), clip=1.0),
     ),
 }
@@ -363,12 +363,12 @@ def test_how_much_a_site_has_left_is_not_found_by_asking_for_too_much(
     folder = tmp_path / "run"
     folder.mkdir()
 
-    def asked(number: int, more: int, **wrong: Any) -> frames.FromSite:
+    def asked(number: int, more: int, answered: int = 0, **wrong: Any) -> frames.FromSite:
         """What a new process of the site says."""
         site: Any = build(study, folder, "run", None).simulation
         with closing(AnswerStore(folder)) as store, closing(site.ledgers):
             desk = SiteSession(site, SiteMoment(0, 0, np.zeros(21, np.float32)), Nobody(), store)
-            list(desk.said(frames.encode(frames.Welcome("run"))))
+            list(desk.said(frames.encode(frames.Welcome("run", answered))))
             sent = structs.replace(task(21, number, more), **wrong)
             (said,) = desk.said(frames.encode(frames.Ask(sent.number, encode(sent))))
             return said
@@ -381,9 +381,13 @@ def test_how_much_a_site_has_left_is_not_found_by_asking_for_too_much(
     assert asked(1, most + 1) == frames.Refuse(1 if name == "synchronous" else most + 1, OWN)
     assert isinstance(asked(1, 1), frames.Say)  # a cheaper one
     spent = charges(folder)
+    greets = name == "asynchronous"  # by what it says was answered, a server could ask as well
     for more in range(1, MOST_UNPAID):
-        assert getattr(asked(2, most + more), "why", None) == OWN
+        with pytest.raises(StudyError, match="older copy") if greets else nullcontext():
+            assert getattr(asked(2, most + more, (most + more) * greets), "why", None) == OWN
     assert getattr(asked(2, 2), "why", None) == OWN
+    with pytest.raises(StudyError, match="older copy") if greets else nullcontext():
+        asked(2, 2, 3 * greets)
     assert charges(folder) == spent
 
 

@@ -328,7 +328,7 @@ class SiteSession:
             "it was put back from an older copy, and what was answered since is in no ledger. Put "
             "back the newest copy of the folder and of the ledger, or take no further part"
         )
-        if requests is None:
+        if requests is None or kept.refusals >= MOST_UNPAID:
             raise StudyError(f"{folder}: {why}: {remedy}")
         try:
             self._charged(requests)
@@ -337,7 +337,8 @@ class SiteSession:
                 f"{folder}: {why}: it was put back from an older copy, and what was answered since "
                 f"cannot be booked now. {refusal}. After that, join again"
             ) from refusal
-        except BudgetExceeded as refusal:
+        except BudgetExceeded as refusal:  # the server sees that this site is gone
+            self.answers.keep(msgspec.structs.replace(kept, unpaid=kept.refusals + 1))
             raise StudyError(f"{folder}: {why}: {remedy} ({refusal})") from refusal
         if requests:
             why += ": it was put back from an older copy. What was answered since is booked again"

@@ -479,11 +479,13 @@ class Identity:
     """
 
     def __init__(self, kit: Path) -> None:
-        self._kit, self._stamp = kit, 0
+        self._kit = kit
+        self._stamp: int | None = 0
         self._read()
 
     def _read(self) -> None:
-        stamp = (self._kit / "server.pem").stat().st_mtime_ns
+        path = self._kit / "server.pem"
+        stamp = path.stat().st_mtime_ns if path.exists() else None
         if stamp != self._stamp:
             certificates.refuse_other_authority(self._kit, "server.pem")
             self._context = certificates.context(self._kit, "server")
