@@ -155,13 +155,18 @@ def unused(place: str) -> nn.Module:
             module[1].more = nn.Linear(10, 90)
         case "none: one bias for all scores":
             module[1].bias = nn.Parameter(torch.zeros(1))
+        case "none: a row of biases":
+            module[1].bias = nn.Parameter(torch.zeros(1, CLASSES))
     return module
 
 
 @pytest.mark.parametrize("deep", [False, True])
 @pytest.mark.parametrize(
     "place",
-    ["sequence", "layer", "layer without any", "layer within", "none: one bias for all scores"],
+    [
+        *("sequence", "layer", "layer without any", "layer within"),
+        *("none: one bias for all scores", "none: a row of biases"),
+    ],
 )
 def test_numbers_that_no_layer_uses_have_no_gradient(place: str, deep: bool) -> None:
     """What lay in their place in memory was released as a gradient."""

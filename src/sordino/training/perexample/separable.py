@@ -88,8 +88,12 @@ def known(layer: nn.Module) -> bool:
     if layer._modules and kind is not nn.Sequential:
         return False
     weight, bias = has.get("weight"), has.get("bias")
-    if kind is nn.Linear and bias is not None and (weight is None or len(weight) != bias.numel()):
-        return False  # one number for all outputs
+    if (
+        kind is nn.Linear
+        and bias is not None
+        and (weight is None or bias.shape != weight.shape[:1])
+    ):
+        return False  # such as one number for all outputs
     if weight is not None and weight is bias:
         return False  # what is clipped is the sum of two gradients, and not each of them
     if kind is nn.Conv2d and not _usual(layer, weight):
