@@ -41,13 +41,8 @@ GROUPS = {  # what is compiled takes seconds, in every process anew
     "events": re.compile(r"vertical|ogd|slr|dlr"),
     "training": re.compile(r"tests/(training|audit)/"),
 }
-LONG = (
-    "tests/report/",
-    "tests/docs/",
-    "tests/network/test_processes",
-    "tests/cli/test_compare",
-    "tests/core/",
-)
+WAITS = ("tests/network/", "packages/sordino-mqtt/", "packages/sordino-nvflare/")
+LONG = ("tests/report/", "tests/docs/", "tests/cli/test_compare", "tests/core/")
 
 
 def group(nodeid: str) -> str:
@@ -61,11 +56,15 @@ def group(nodeid: str) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What takes long comes first where processes share the work: none is left with it."""
+    """Where processes share the work, what compiles comes first, and beside it what waits for
+    other processes half of its time. What takes long is next: none is left with it.
+    """
 
     def late(item: pytest.Item) -> int:
         found = group(item.nodeid)
-        return 0 if found in GROUPS else 1 if found.startswith(LONG) else 2
+        if found in GROUPS:
+            return 0
+        return 1 if found.startswith(WAITS) else 2 if found.startswith(LONG) else 3
 
     if hasattr(config, "workerinput"):
         items.sort(key=late)

@@ -331,6 +331,9 @@ def test_a_proof_holds_and_no_other_field_does(federate: Makes) -> None:
     sign(path, pair, {**statement, "entries": 0, "head": "", "epsilon": 0.0})
     with pytest.raises(LedgerError, match="states no entry"):
         proof.verify(run, authority)
+    sign(path, pair, {**statement, "epsilon": -1.0})
+    with pytest.raises(LedgerError, match="none is negative"):
+        proof.verify(run, authority)
     server = certificates.read_pair(found.laid.server, "server")
     sign(path, server, {**statement, "site": "server"})
     with pytest.raises(LedgerError, match="signature is not of a site"):

@@ -92,7 +92,7 @@ def booked(run: Path) -> int:
         return sum(each.count for each in found.entries())
 
 
-@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("restarts", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_an_edge_that_was_put_back_books_what_it_has_answered(
     restarts: bool, tmp_path: Path
 ) -> None:

@@ -141,6 +141,8 @@ def stated(proof: Proof, authority: Path, path: Path) -> Statement:
         raise LedgerError(f"{path}: the certificate of site {statement.site} is revoked")
     if statement.entries < 1:
         raise LedgerError(f"{path}: it states no entry of a ledger, and every run begins with one")
+    if (known(statement.epsilon) or 0.0) < 0.0:
+        raise LedgerError(f"{path}: it states epsilon {statement.epsilon}, and none is negative")
     return statement
 
 
