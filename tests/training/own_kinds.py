@@ -442,6 +442,14 @@ class PoolsOutside(Net):
         return super().forward(x + y.flatten(1).clamp(-1.0, 1.0))
 
 
+class PadsInside(Net):
+    """A border of mirrored numbers on one side, and less than nothing on another."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.pad(x.view(-1, 1, 1, 2, 3), (0, 2, -1, 1, 0, 0), mode="reflect")
+        return super().forward(x + y.sum((1, 2, 3, 4))[:, None])
+
+
 class ReadsBehind(Net):
     """Lengths that follow from the example, past its end: what lies there are other examples."""
 
@@ -541,6 +549,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "AddsUp": (AddsUp, STATE),
     "Draws": (Draws, STATE),
     "PoolsOutside": (PoolsOutside, "max_pool2d_with_indices with both padding and dilation"),
+    "PadsInside": (PadsInside, "reflection_pad3d with a negative side"),
     "ReadsBehind": (ReadsBehind, "segment_reduce is not known to stay within its tensors"),
     "QuantisedWeight": (QuantisedWeight, "'frozen' is a Scaled, whose own code would see data"),
     "QuantisedBuffer": (QuantisedBuffer, "'frozen' is a Scaled, whose own code would see data"),

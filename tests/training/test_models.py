@@ -75,8 +75,14 @@ def test_a_factory_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "def narrow(shape, classes): return nn.Sequential(nn.Flatten(), "
         "nn.Linear(math.prod(shape), 3))\n"
         "def wrong(shape, classes): return nn.Linear(5, classes)\n"
+        "def late(shape, classes): return nn.Sequential(nn.Flatten(), nn.LazyLinear(classes))\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
+    one, same, other = (
+        Flat(models.build("mine:late", (9,), 10, rng(i))).weights for i in (0, 0, 1)
+    )
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
     assert Flat(models.build("mine:net", (1, 4, 4), 10, rng())).dim == 170
     with pytest.raises(
         StudyError, match=r"gives scores of shape \(3,\) for one example; the data has 10 classes"

@@ -359,8 +359,8 @@ class Graph:
             raise Unfit(f"{name} is not known to stay within its tensors")
         if "max_pool" in name and name.endswith("_backward") and not _pooled(node):
             raise Unfit(f"{name} with indices that its pool did not give")
-        if name in ("max_pool2d_with_indices", "max_pool3d_with_indices") and _outside(node):
-            raise Unfit(f"{name} with both padding and dilation")
+        if why := _beyond(name, node):
+            raise Unfit(f"{name} with {why}")
         if name.startswith("_embedding_bag") and not _bagged(node):
             raise Unfit(f"{name} with bags of more than one length")
         if name in ("view", "_unsafe_view", "_reshape_alias"):
@@ -547,13 +547,18 @@ def _pooled(backward: torch.fx.Node) -> bool:
     )
 
 
-def _outside(pool: torch.fx.Node) -> bool:
-    """Return whether a window of a max pool may lie outside of a narrow image: where it has both
-    padding and dilation. Torch 2.13 gives it the place behind the image, and the backward writes
-    there, into the next example (4.99 C).
+def _beyond(name: str, node: torch.fx.Node) -> str:
+    """Return with which settings an operation of torch 2.13 may write behind its tensors, into the
+    next example; empty where it may not.
+
+    A window of a max pool with padding and dilation may lie outside of a narrow image. It has the
+    place behind the image then, and the backward writes there (4.99 C).
     """
-    settings: Any = pool.args[3:5]
-    return len(settings) == 2 and max(settings[0]) > 0 and max(settings[1]) > 1
+    given: Any = node.args
+    if name in ("max_pool2d_with_indices", "max_pool3d_with_indices") and len(given) > 4:
+        return "both padding and dilation" if max(given[3]) > 0 and max(given[4]) > 1 else ""
+    pads = name.startswith(("reflection_pad", "replication_pad"))
+    return "a negative side" if pads and min(given[-1]) < 0 else ""
 
 
 def _finite(numbers: Tensor) -> Tensor:

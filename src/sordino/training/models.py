@@ -37,6 +37,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.parameter import is_lazy
 
 from sordino.base import modules
 from sordino.base.errors import StudyError
@@ -64,7 +65,7 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
             f"examples have shape {shape}. logistic, svm and mlp fit any shape"
         )
     what = f" for shape {shape} and {classes} classes"
-    module = seeded_module(place, lambda: make(shape, classes), rng, what)
+    module = seeded_module(place, lambda: make(shape, classes), shape, rng, what)
     with own_code(), filled_memory():
         _fits(name, module, shape, classes)
     check_initialised(module, place)
@@ -72,9 +73,14 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
 
 
 def seeded_module(
-    place: str, make: Callable[[], nn.Module], rng: np.random.Generator, what: str = ""
+    place: str,
+    make: Callable[[], nn.Module],
+    shape: Shape,
+    rng: np.random.Generator,
+    what: str = "",
 ) -> nn.Module:
-    """Return the module that a function makes, with weights drawn from ``rng``.
+    """Return the module that a function makes for rows of ``shape``, with weights drawn from
+    ``rng``.
 
     Raises:
         StudyError: naming the ``place`` in a study, if it makes none.
@@ -85,6 +91,8 @@ def seeded_module(
         (everywhere if torch.cuda.is_available() else cpu)(int(rng.integers(2**63)))
         try:
             module: object = make()
+            if isinstance(module, nn.Module) and any(map(is_lazy, module.parameters())):
+                module(torch.zeros(2, *shape))  # draws its weights
         except Exception as error:  # a user's factory may raise anything
             raise StudyError(
                 f"{place}: making it{what} failed: {modules.told_of(error)}"

@@ -255,10 +255,10 @@ class Split:
         model, features = self.study.model, self.features[m]
         rng = Seeded(self.study.seed).at("model", "party", m)
         if (own := model.party) is None:
-            return seeded_module("", lambda: party(model, features, self.classes), rng)
+            return seeded_module("", lambda: party(model, features, self.classes), (features,), rng)
         where = f"model.party = {own!r}"
         make = factory(where, own, "(features, embedding)")
-        return seeded_module(where, lambda: make(features, model.embedding), rng)
+        return seeded_module(where, lambda: make(features, model.embedding), (features,), rng)
 
     def server(self) -> nn.Module:
         """Return the server's half, with its first weights.
@@ -278,13 +278,13 @@ class Split:
         return module
 
     def _server(self) -> nn.Module:
-        model, classes = self.study.model, self.classes
+        model, classes, width = self.study.model, self.classes, sum(self.embeddings)
         rng = Seeded(self.study.seed).at("model", "server")
         if (own := model.server) is None:
-            return seeded_module("", lambda: server(model, sum(self.embeddings), classes), rng)
+            return seeded_module("", lambda: server(model, width, classes), (width,), rng)
         where = f"model.server = {own!r}"
         make = factory(where, own, "(embeddings, classes)")
-        return seeded_module(where, lambda: make(self.embeddings, classes), rng)
+        return seeded_module(where, lambda: make(self.embeddings, classes), (width,), rng)
 
     def halves(self) -> dict[str, nn.Module]:
         """Return the halves by name, the server's first; they are not checked again, as they serve

@@ -18,6 +18,8 @@ the parameters of its type, and no others: fast paths write the gradients of the
 (True, False, False)
 >>> alone(nn.MaxPool2d(2), 4), alone(nn.MaxPool2d(2, padding=1, dilation=2), 4)
 (True, False)
+>>> alone(nn.CircularPad1d(1), 3), alone(nn.CircularPad1d((4, -5)), 3)
+(True, False)
 """
 
 from __future__ import annotations
@@ -166,6 +168,8 @@ def alone(layer: nn.Module, axes: int) -> bool:
         return False
     if kind in _MAX and not np.all(np.equal(getattr(layer, "dilation", 0), 1)):
         return False  # with padding, a window may lie outside of the image (graph.py)
+    if kind in _BY_AXES and np.any(np.less(getattr(layer, "padding", 0), 0)):
+        return False  # torch leaves memory as it was, or writes behind its tensors
     if kind in _EVERYWHERE:
         return True
     if kind in _BY_AXES:
