@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from federations import Federation, Hand, digest, laid, read_incidents
-from sordino.base.errors import RemoteProtocolError
+from sordino.base.errors import RemoteProtocolError, StudyError
 from sordino.base.logs import log_to
 from sordino.base.message import Contribution, Gradient, Statistics, decode, encode
 from sordino.core import records
@@ -255,6 +255,15 @@ def test_a_flood_does_not_fill_the_disk(tmp_path: Path) -> None:
     assert all(each.detail.isprintable() for each in read_incidents(tmp_path))
     Incidents(tmp_path, most=40_000).note("site-2", "unreadable", "once more")
     assert (tmp_path / INCIDENTS).stat().st_size < size + 200
+
+
+def test_news_of_a_connection_that_cannot_be_written_end_no_transport(tmp_path: Path) -> None:
+    """Each was a traceback of asyncio in the log of a server."""
+    log = Incidents(tmp_path / "gone")
+    with pytest.raises(StudyError, match="gone"):
+        log.note("site-2", "unreadable", "the same")
+    log.connection("site-2", "TLS: bad")
+    assert log.strangers() == {"site-2: TLS: bad": 1}
 
 
 def test_a_site_that_refuses_again_and_again_fills_no_journal(attacked: Federation) -> None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sordino.base.errors import StudyError, printable
+from sordino.base.errors import SordinoError, StudyError, printable
 from sordino.base.files import MIB, append_below
 from sordino.core.files import replace_file, said_clearly
 from sordino.core.records import Row
@@ -222,8 +222,11 @@ class Incidents:
         self._full = False
 
     def connection(self, site: str, why: str) -> None:
-        """A connection of somebody is refused; for the transport."""
-        self.note(site, "connection", why)
+        """A connection of somebody is refused; for the transport, which such news must not end. A
+        full disk ends the run at its next write.
+        """
+        with suppress(SordinoError):
+            self.note(site, "connection", why)
 
     def strangers(self) -> dict[str, int]:
         """Return how many connections were refused, by who and why."""
