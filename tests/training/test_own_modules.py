@@ -144,6 +144,31 @@ def test_a_layer_that_stands_twice_in_a_sequence_is_used_twice() -> None:
     assert loss == pytest.approx(float(wanted), rel=1e-5)
 
 
+class Prints(nn.Module):
+    """It says when it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Any:
+        print("runs")  # noqa: T201
+        return self.head(x)
+
+
+def test_a_module_runs_for_an_empty_batch_as_for_any_other(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What it printed told which Poisson batch was the first with an example."""
+    flat, (x, y) = Flat(Prints()), batch()
+    kernel, out = ClippedSum(flat, cross_entropy), torch.empty(flat.dim, dtype=torch.float64)
+    kernel(x[:0], y[:0], CLIP, out)
+    assert "runs" in capsys.readouterr().out
+    assert not out.any()
+    kernel(x, y, CLIP, out)
+    assert capsys.readouterr().out == ""
+
+
 def unused(place: str) -> nn.Module:
     """A model with a thousand numbers, at one place or another, that no layer computes with."""
     module = nn.Sequential(nn.Flatten(), nn.Linear(6, CLASSES))
