@@ -160,6 +160,24 @@ def test_a_budget_that_is_spent_is_refused_to_the_next(tmp_path: Path) -> None:
         run(tmp_path, "three", file, *DP_SGD, "data.clients=4", tight)
 
 
+def test_what_an_earlier_run_chose_to_spend_bounds_no_later_one(tmp_path: Path) -> None:
+    """Releases decide how many steps ALI-DPFL takes: its budget is what bounds its records, in runs
+    after it, too, which stated what was spent.
+    """
+    rows, others = (saved(tmp_path, f"{i}.csv", plain(i)) for i in range(2))
+    ali = ('method={name="ali-dpfl"}', "budget.rounds=2", "privacy.epsilon=6.0")
+    first = run(tmp_path, "first", rows, *ali, f"privacy.noise_multiplier={SIGMA}")
+    later = run(tmp_path, "later", rows, *DP_SGD)
+    assert first.spent < later.spent < first.epsilon == later.epsilon == 6.0
+    apart = run(tmp_path, "apart", others, *DP_SGD)
+    assert apart.epsilon == apart.spent == pytest.approx(epsilon(3), rel=1e-6)
+    for name, bound in {"later": 6.0, "apart": apart.epsilon}.items():
+        verdict = verify(tmp_path / name)
+        assert not verdict.problems
+        assert verdict.epsilon == pytest.approx(bound, rel=1e-6)
+    assert verify(tmp_path / "kept").epsilon == 6.0
+
+
 def test_the_folder_of_a_run_is_no_ledger_of_the_data(tmp_path: Path) -> None:
     """What that run has spent would not count, and the key would stand where others see it."""
     file, kept = saved(tmp_path, "one.csv", plain()), tmp_path / "kept"

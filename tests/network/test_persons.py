@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,17 @@ import pytest
 
 from federations import laid
 from memory import Killed
-from sordino.base.errors import DataError, ResumeError
+from sordino.base.errors import DataError, LedgerError, ResumeError
 from sordino.core.prepared import open_ledgers
 from sordino.core.run.verify import verify
+from sordino.network import certificates, proof
 from sordino.network.kit import Agreed
 from sordino.network.site import JoinOptions, opened, promised
 from sordino.privacy import Ledger, PoissonSampled, accountant
 from sordino.privacy.records.group import of_rows
 
 from .conftest import Makes
+from .test_kit import sign
 
 PERSONS = ["data.person=who", "data.person_rows=6", "privacy.unit=person"]
 CLIPPED = [*PERSONS, "privacy.clip_per=person"]
@@ -68,6 +71,16 @@ def test_sites_book_the_rows_of_persons_or_persons(
     dearest = max(found.done[site].epsilon for site in found.names)
     assert found.done["server"].epsilon >= dearest
     assert name == "asynchronous" or found.done["server"].epsilon == dearest
+    kit, data = found.laid.sites[0]
+    run, (agreed, index, *_) = found.folder(kit.name), opened(JoinOptions(kit=kit, data=data))
+    proof.write(kit, run, agreed, index, found.done[kit.name])
+    stated = proof.verify(run, kit / "authority.pem")
+    assert stated.epsilon == pytest.approx(found.done[kit.name].spent)
+    whole = json.loads((run / proof.NAME).read_text())
+    less = {**json.loads(whole["statement"]), "epsilon": 0.9 * found.done[kit.name].spent}
+    sign(run / proof.NAME, certificates.read_pair(kit, "site"), less)
+    with pytest.raises(LedgerError, match="is spent, and the proof of site"):
+        proof.verify(run, kit / "authority.pem")
 
 
 def test_a_site_has_as_many_persons_as_it_agreed_to(tmp_path: Path) -> None:

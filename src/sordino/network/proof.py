@@ -23,6 +23,7 @@ from sordino.core.files import replace_file
 from sordino.core.records import Count, Maybe, Place, known
 from sordino.core.run import reading
 from sordino.core.run.session import Outcome
+from sordino.core.run.verify import GRIDS
 from sordino.network import certificates
 from sordino.network.kit import BROKER, SERVER, Agreed
 from sordino.network.storage import AnswerStore
@@ -199,15 +200,15 @@ def verify(folder: Path, authority: Path, ledger: Path | None = None) -> Stateme
 
 def _refuse_less(statement: Statement, ledger: Ledger) -> None:
     """Refuse a statement of less than what the run's ledger comes to, by the promise that stands in
-    it. A ledger of the data has no price of one run: what `sordino ledger verify` holds against its
-    seals.
+    it. A ledger of the data with several runs has no price of one: what `sordino ledger verify`
+    holds against its seals.
 
     Raises:
         LedgerError: if it states less, or by another delta or accountant than was promised.
     """
-    if ledger.notes(RECORDS):
+    begun, records = ledger.notes(BEGIN), bool(ledger.notes(RECORDS))
+    if records and len(begun) > 1:
         return
-    begun = ledger.notes(BEGIN)
     if len(begun) != 1:
         raise LedgerError(f"{ledger.path}: a run's own ledger knows one run; this one {len(begun)}")
     promise, units = begun[0].facts["promise"], begun[0].facts["units"]
@@ -216,8 +217,16 @@ def _refuse_less(statement: Statement, ledger: Ledger) -> None:
     if unit == "none" or delta is None:
         spent = math.inf
     else:
-        prices = (ledger.epsilon(name, delta, accountant) for name in units.values())
-        spent = max(prices, default=0.0)
+        spent = max((ledger.epsilon(name, delta, accountant) for name in units.values()), default=0)
+        if records:
+            from sordino.privacy.records import bounds  # arrays take a while to import
+
+            prices = (
+                ledger.price(name, history, delta, accountant)
+                for name, histories in bounds(ledger).items()
+                for history in histories
+            )
+            spent = max(spent, *prices) * (1.0 - GRIDS)
     if (known(statement.delta), statement.accountant) != (delta, accountant):
         raise LedgerError(
             f"{ledger.path}: the run promised delta {delta} by {accountant}, and the proof of site "

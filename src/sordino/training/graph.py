@@ -102,7 +102,7 @@ diagonal_scatter digamma embedding embedding_dense_backward embedding_renorm emp
 empty_permuted empty_strided erfinv floor_divide fmax fmin fmod frac frexp gather gcd
 grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward hann_window
 heaviside histc huber_loss huber_loss_backward i0 igamma igammac im2col imag index index_add
-index_copy index_fill index_put index_reduce index_select isin isneginf isposinf kthvalue lcm
+index_copy index_fill index_put index_reduce index_select isin isneginf isposinf kthvalue
 ldexp lerp lgamma lift_fresh linalg_cholesky_ex linalg_cross linalg_eigh
 linalg_householder_product linalg_inv_ex linalg_ldl_factor_ex linalg_lu linalg_lu_factor_ex
 linalg_lu_solve linalg_matrix_exp linalg_pinv linalg_qr linalg_solve_ex linalg_solve_triangular

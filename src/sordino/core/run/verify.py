@@ -41,6 +41,7 @@ from sordino.core.run.folder import (
     mapping,
     table_in,
 )
+from sordino.core.statements import chosen_within
 from sordino.data.sets import is_ours
 from sordino.privacy import Entry, Event, Ledger, accountant, encode
 from sordino.privacy.chain import BEGIN, PROMISED, RECORDS, ROWS, SEAL, Note
@@ -126,6 +127,12 @@ def verify(path: Path, *, digest: str | None = None, seconds: float = SECONDS) -
         if path.is_dir() and (warning := seen_by_others(path)) is not None:
             verdict.remarks.append(warning)
         verdict.epsilon = max(check.most.values(), default=None)
+        if verdict.epsilon is not None and check.chosen > verdict.epsilon:
+            verdict.remarks.append(
+                f"epsilon {epsilon_text(verdict.epsilon)} was spent, and releases chose how much: "
+                "the budget is the bound"
+            )
+            verdict.epsilon = check.chosen
         verdict.terms = next(
             (kept.terms for kept in verdict.ledgers if kept.terms is not None), None
         )
@@ -230,6 +237,7 @@ class _Verification:
         self.prices: dict[Any, float] = {}
         self.most: dict[tuple[Path, str], float] = {}  # of each unit of a ledger that was walked
         self.found = False  # the digest that was noted elsewhere
+        self.chosen = 0.0  # the largest budget of a run that let releases choose what it spent
 
     def left(self) -> float:
         """Seconds that are left."""
@@ -285,6 +293,8 @@ class _Verification:
         units = mapping(begins[-1].facts.get("units") if begins else None)
         labels = {str(name): str(unit) for unit, name in units.items() if name != unit}
         labels |= ledger.labels()
+        if terms is not None:
+            self.chosen = max(self.chosen, _chosen(ledger, terms, math.inf))
         together = {} if terms is None else self.shared_histories(ledger)
         stated = {} if terms is None else _stated(ledger, terms)
 
@@ -360,6 +370,12 @@ class _Verification:
             tested = _at_least(tested, _numbers_in(about, "test_epsilon"))
         most = max((*clients.values(), *tested.values()), default=None)
         self.verdict.epsilon = math.inf if plain else _bound_of(most, begin.facts.get("promise"))
+        if not local and self.verdict.epsilon is not None:
+            # where a run that chose what it spent had used the same records, its budget bounds them
+            last = math.inf if seal is None else seal.seq
+            earlier = max(_chosen(ledger, terms, last), self.verdict.epsilon)
+            if seal is None or _close(below(about, "result", "epsilon"), earlier):
+                self.verdict.epsilon = earlier
         self.verdict.terms, self.verdict.sealed = terms, seal is not None
         self.guessable(study, ledger, local=local)
         if 1 < (most_rows := _rows_elsewhere(study, ledger)) != begin.facts.get(ROWS, 1):
@@ -590,6 +606,16 @@ def _stated(ledger: Ledger, terms: Terms) -> dict[str, float]:
                 for _, name, spent in _sealed(begin.facts, seal.facts):
                     found[str(name)] = max(spent, found.get(str(name), 0.0))
     return found
+
+
+def _chosen(ledger: Ledger, terms: Terms, last: float) -> float:
+    """Return the largest budget of a run that began before entry ``last`` and let releases choose
+    what it spent; 0 if there is none.
+    """
+    begins = (each for each in ledger.notes(BEGIN) if each.seq < last)
+    return max(
+        (chosen_within(each.facts.get("promise"), terms.delta) for each in begins), default=0.0
+    )
 
 
 def _exceeded(begin: Row, seal: Row, privacy: Row) -> Iterator[str]:
