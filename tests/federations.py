@@ -193,6 +193,7 @@ class Federation:
         rows: of the log of each party, by name; the server's is "server".
         lives: how often each party was killed.
         failed: what else ended a party.
+        said: lines of the sites' logs.
     """
 
     laid: DemoFederation
@@ -206,6 +207,7 @@ class Federation:
     kernels: list[Any] = field(default_factory=list)
     told: Callable[[Any], None] | None = None
     scripted: bool = False
+    said: list[str] = field(default_factory=list)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -268,7 +270,7 @@ class Federation:
             index=index,
             own=own,
             connects=self.net.connects(name),
-            log=log_to(lambda text: None),
+            log=log_to(self.said.append),
         )
         return self._played(name, study, build)
 

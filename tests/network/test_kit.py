@@ -285,6 +285,26 @@ def test_what_joining_would_release_is_said_before(tmp_path: Path) -> None:
     assert "rehearsal" not in plain
 
 
+def test_a_site_whose_certificate_ends_meanwhile_says_so(
+    federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told of a bad HTTP response, for ever."""
+    found, left = federate("synchronous"), [3]
+
+    def ended(folder: Path, name: str, now: dt.datetime) -> None:
+        left[0] -= 1
+        if left[0] > 0:
+            refuse(folder, name, now + dt.timedelta(days=9_000))
+
+    refuse = certificates.refuse_expired
+    monkeypatch.setattr(certificates, "refuse_expired", ended)
+    found.start()
+    found.wait()
+    lines = [each for each in found.said if "this certificate ended on" in each]
+    assert len(lines) == 2
+    assert all("site.pem" in each and "Ask for a new one" in each for each in lines)
+
+
 def test_a_proof_holds_and_no_other_field_does(federate: Makes) -> None:
     found = federate("synchronous")
     found.start()

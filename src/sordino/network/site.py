@@ -124,8 +124,9 @@ class Site:
     def _talk(self, session: SiteSession) -> None:
         session.heard = session.welcomed = False
         try:
+            certificates.refuse_expired(self.agreed.folder, "site.pem", dt.datetime.now(dt.UTC))
             line = self.connects(frames.limit(max(session.dimension, self.inner.widest)))
-        except StudyError as error:  # of the kit, which could be read before: it is being copied
+        except StudyError as error:  # a certificate that ended, or a kit that is being copied
             raise Lost(str(error)) from error
         try:
             kept = session.answers.kept

@@ -255,7 +255,8 @@ class Incidents:
                 self._write(site, *key, times)
         if self._log is not None:
             level = logging.WARNING if due else logging.DEBUG
-            words = f"refused {site or 'a connection'}: {detail}"
+            refused = site or (what == "connection" and "a connection")
+            words = f"refused {refused}: {detail}" if refused else f"{what}: {detail}"
             self._log.log(level, words, extra={"site": site})
         return due
 
