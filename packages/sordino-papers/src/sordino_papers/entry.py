@@ -203,6 +203,8 @@ class Claim(Part, frozen=True):
         measure: what the rule looks at; the first of ``shown`` where left out.
         repeats: the item in which the same claim is counted.
         headline: whether it stands on the first page.
+        judged_at: the scale whose runs judge it wherever they are there, of the entry's own and of
+            full: where the model of the other scales says something else than the paper's.
         why: what explains the verdicts, or what one would have to believe to disagree.
     """
 
@@ -212,6 +214,7 @@ class Claim(Part, frozen=True):
     measure: AMeasure
     repeats: str = ""
     headline: bool = False
+    judged_at: Literal["", "full"] = ""
     why: str = ""
 
 

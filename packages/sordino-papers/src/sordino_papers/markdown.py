@@ -29,6 +29,9 @@ catalogue and judges each claim of the papers' text by a rule. There are three s
   about six hours of a core.
 * `--scale full`: the papers' own lengths and models, days of a core for most entries.
 
+Where a claim hangs on the model, the catalogue lets the runs at full scale judge it, once they are
+there.
+
 Each claim has two verdicts:
 
 * **The paper's own form**: its noise and its constants, at the epsilon that it claims, whatever the
@@ -93,7 +96,8 @@ def first(found: Found, whole: Found, command: str) -> str:
         whole: what there is of the entries at full scale.
     """
     parts = [HEAD.format(command=command)]
-    rows = headlines([said for _, said in found])
+    others = by_name(beside(found, whole))
+    rows = headlines([said for _, said in found], others)
     if rows:
         parts += ["## Headlines\n", _table(COLUMNS, rows)]
         parts.append(
@@ -106,9 +110,9 @@ def first(found: Found, whole: Found, command: str) -> str:
             f"**Not everything was run**: {there} of {runs} runs are there. A claim is judged by "
             "those that are, and *not run* if there are none.\n"
         )
-    parts += ["## All claims\n", _table(("paper", *SAID, "counted elsewhere"), _counts(found))]
+    counts = _counts([said for _, said in found], others)
+    parts += ["## All claims\n", _table(("paper", *SAID, "counted elsewhere"), counts)]
     if whole:
-        others = {said.name.removesuffix("-full"): said for _, said in beside(found, whole)}
         run_whole = [_whole(others.get(said.name, said)) for _, said in whole]
         parts += [
             "## At full scale\n",
@@ -136,8 +140,8 @@ def _whole(said: EntryOf) -> list[str]:
     return [TITLES[said.paper], link, runs, counted(said.claims) or "-"]
 
 
-def headlines(entries: Sequence[EntryOf], paper: str = "") -> list[tuple[str, ...]]:
-    """Rows of the headline claims, of one paper or of all."""
+def headlines(entries: Sequence[EntryOf], whole: Mapping[str, EntryOf]) -> list[tuple[str, ...]]:
+    """Rows of the headline claims."""
     return [
         (
             f"{TITLES[said.paper]}: {claim.text} ({claim.where})",
@@ -151,8 +155,25 @@ def headlines(entries: Sequence[EntryOf], paper: str = "") -> list[tuple[str, ..
         )
         for name in TITLES
         for said in entries
-        for claim in said.claims
-        if claim.headline and said.paper == name and paper in ("", name)
+        if said.paper == name
+        for _, claim in judging(said, whole)
+        if claim.headline
+    ]
+
+
+def by_name(beside: Found) -> dict[str, EntryOf]:
+    """Entries at full scale, by the name of the same entry at its usual scale."""
+    return {said.name.removesuffix("-full"): said for _, said in beside}
+
+
+def judging(said: EntryOf, whole: Mapping[str, EntryOf]) -> list[tuple[EntryOf, ClaimOf]]:
+    """The claims of an entry as they are judged, each with the entry whose runs judge it: this one,
+    or it at full scale.
+    """
+    full = whole.get(said.name, said)
+    return [
+        (full, other) if claim.judged_at == full.scale else (said, claim)
+        for claim, other in zip(said.claims, full.claims, strict=True)
     ]
 
 
@@ -163,7 +184,7 @@ def page(paper: str, found: Found, beside: Found = ()) -> str:
         beside: entries at full scale; each comes after the same entry at its usual scale.
     """
     whole = {said.name.removesuffix("-full"): (results, said) for results, said in beside}
-    parts = [claims(paper, [s for _, s in found], {name: s for name, (_, s) in whole.items()})]
+    parts = [claims(paper, [s for _, s in found], by_name(beside))]
     for results, said in found:
         parts.append(_entry(results, said))
         parts += [_entry(*whole[said.name])] if said.name in whole else []
@@ -174,7 +195,7 @@ def claims(paper: str, entries: Sequence[EntryOf], whole: Mapping[str, EntryOf])
     """The claims of a paper, a row each; beside them the verdicts at full scale."""
     rows = [
         [
-            f"[{said.item}](#{anchor(said)})",
+            f"[{judge.item}](#{anchor(judge)})",
             f"{claim.text} ({claim.where})",
             f"**{claim.verdict}**",
             _verdict(claim, "paper"),
@@ -184,7 +205,7 @@ def claims(paper: str, entries: Sequence[EntryOf], whole: Mapping[str, EntryOf])
             f"counted in {claim.repeats}" if claim.repeats else _remark(said, i, whole),
         ]
         for said in entries
-        for i, claim in enumerate(said.claims)
+        for i, (judge, claim) in enumerate(judging(said, whole))
     ]
     return (
         f"# {TITLES[paper]}: claims, tables and figures\n\n"
@@ -202,10 +223,11 @@ def _data(claim: ClaimOf) -> str:
     return f"no: {claim.data}" if claim.on_other_data else f"yes: {claim.data}"
 
 
-def _counts(found: Found) -> list[list[str]]:
+def _counts(entries: Sequence[EntryOf], whole: Mapping[str, EntryOf]) -> list[list[str]]:
     rows = []
     for paper, title in TITLES.items():
-        claims = [claim for _, said in found if said.paper == paper for claim in said.claims]
+        mine = [said for said in entries if said.paper == paper]
+        claims = [claim for said in mine for _, claim in judging(said, whole)]
         if claims:
             once = [claim.verdict for claim in claims if not claim.repeats]
             counts = [str(once.count(said)) for said in SAID]
@@ -269,12 +291,13 @@ def remark(claim: ClaimOf) -> str:
 
 
 def _remark(said: EntryOf, i: int, whole: Mapping[str, EntryOf]) -> str:
-    """A remark, and what runs at full scale say of the claim."""
-    told = remark(said.claims[i])
+    """A remark, and what runs at the other scale say of the claim."""
+    judge, claim = judging(said, whole)[i]
+    told = remark(claim)
     if said.name not in whole:
         return told
-    full = whole[said.name]
-    more = f"[At full scale](#{anchor(full)}): {full.claims[i].verdict}."
+    other = whole[said.name] if judge is said else said
+    more = f"[At {other.scale} scale](#{anchor(other)}): {other.claims[i].verdict}."
     return more if told == "-" else f"{told} {more}"
 
 

@@ -42,7 +42,7 @@ def render(found: Found, beside: Found = ()) -> str:
         head=markdown.COLUMNS,
         headlines=[
             [cell.replace("**", "") for cell in row]
-            for row in markdown.headlines([said for _, said in found])
+            for row in markdown.headlines([s for _, s in found], markdown.by_name(beside))
         ],
         sections=[_section(results, said) for results, said in (*found, *beside)],
     )

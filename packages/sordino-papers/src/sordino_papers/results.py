@@ -61,6 +61,7 @@ class ClaimOf(msgspec.Struct, frozen=True):
         data: on which it was judged, in words; empty where it needs none.
         on_other_data: whether some of it is other data than the paper's.
         length: how much of the paper's runs there were; empty where it needs none.
+        judged_at: the scale whose runs judge it, where they are there; empty for the entry's own.
     """
 
     text: str
@@ -74,6 +75,7 @@ class ClaimOf(msgspec.Struct, frozen=True):
     on_other_data: bool
     length: str
     headline: bool
+    judged_at: str
     why: str
 
 
@@ -235,6 +237,7 @@ def judged(results: Results, claim: Claim) -> ClaimOf:
         any(not each.papers for each in taken),
         length,
         claim.headline,
+        claim.judged_at,
         claim.why,
     )
 

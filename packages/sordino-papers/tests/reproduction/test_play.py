@@ -193,6 +193,32 @@ def test_a_catalogue_is_run_once_and_judged(home: Path, tmp_path: Path) -> None:
     assert "digits (not the paper&#39;s data)" in page
 
 
+@pytest.mark.usefixtures("here")
+def test_full_scale_judges_a_claim_that_says_so_once_it_was_run(home: Path, tmp_path: Path) -> None:
+    path = home / "ali-dpfl-table-1.toml"
+    path.write_text(ENTRY.replace("headline = true", 'headline = true\njudged_at = "full"'))
+    (entry,) = files.chosen(["ali-dpfl-table-1"], home)
+    small, full = (
+        cells.grid(entry, scale, home=home, here=nothing) for scale in ("standard", "full")
+    )
+    for grid, length, item in (
+        (small, "a tenth", "table-i"),
+        (full, "all", "table-i-at-full-scale"),
+    ):
+        assert not play.play(play.needed([grid], tmp_path), 1, True, lambda text: None)
+        both = [
+            (each, collected(each)) for each in (Results(g, tmp_path, {}) for g in (small, full))
+        ]
+        write(tmp_path, both[:1], both[1:] if grid is full else [], "sordino reproduce all")
+        assert (
+            f"| no: digits | {length} | It learns longer."
+            in (tmp_path / "reproduction.md").read_text()
+        )
+        page = (tmp_path / "reproduction" / "ali-dpfl.md").read_text()
+        assert f"](#{item}) | More rounds are better (Section 1) |" in page
+    assert "[At standard scale](#table-i): " in page
+
+
 def test_a_folder_with_another_run_is_refused(home: Path, tmp_path: Path) -> None:
     grid = cells.grid(files.chosen(["all"], home)[0], "quick", home=home, here=nothing)
     (run, *_) = play.needed([grid], tmp_path)
