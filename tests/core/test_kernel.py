@@ -96,16 +96,9 @@ def test_what_no_regime_knows_changes_nothing(tmp_path: Path) -> None:
     rules = built.simulation.regime  # type: ignore[attr-defined]
     state = built.first.state  # type: ignore[attr-defined]
     from sordino.base.message import Labels
-    from sordino.core.effect import Booked, Lapsed, Learned, Left, Refused, Woke
+    from sordino.core.effect import Booked, Lapsed, Learned, Left, Woke
 
-    for event in (
-        Arrived(Labels(1, (0,))),
-        Booked(()),
-        Learned(1),
-        Left(77),
-        Woke("x"),
-        Refused("no"),
-    ):
+    for event in (Arrived(Labels(1, (0,))), Booked(()), Learned(1), Left(77), Woke("x")):
         assert rules.step(state, event) == (state, ())
     assert rules.step(state, Lapsed(0, 7))[0] is state
     built.simulation.ledgers.close()

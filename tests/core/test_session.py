@@ -4,7 +4,6 @@ import itertools
 import json
 import math
 import os
-import re
 import signal
 import sqlite3
 import subprocess
@@ -32,16 +31,17 @@ from sordino.core.run.folder import KEY
 from sordino.core.run.verify import verify
 from sordino.privacy import Ledger
 from sordino.privacy.rounding import epsilon_text
+from sordino.regimes.asynchronous.study import TEMPLATE as ASYNCHRONOUS
 from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 
 DAILY = {('"uniform"', "sample"), ('"learned"', "client")}
 FAST = ["data.clients=4", "budget.rounds=6", "budget.steps=12", "execution.checkpoint_every=2"]
 
 
-def study(tmp_path: Path, *changes: str) -> studies.Study:
+def study(tmp_path: Path, *changes: str, text: str = SYNCHRONOUS) -> studies.Study:
     path = tmp_path / "study.toml"
-    path.write_text(SYNCHRONOUS)
-    return studies.read(path, [*FAST, *changes])
+    path.write_text(text)
+    return studies.read(path, [*(FAST if text == SYNCHRONOUS else ()), *changes])
 
 
 def quiet(told: object) -> None:
@@ -536,29 +536,41 @@ def test_two_runs_over_the_same_data_share_a_budget(tmp_path: Path) -> None:
     assert not (tmp_path / "three").exists()
 
 
-def test_a_run_whose_budget_others_spent_destroys_its_key(tmp_path: Path) -> None:
-    shared = [
-        f'privacy.ledger="{tmp_path / "kept"}"',
-        'method={name="dp-sgd", tau=1}',
-        "privacy.noise_multiplier=1.5",
-        "budget.steps=60",
-    ]
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (['method={name="dp-sgd", tau=1}', "budget.steps=60", "budget.rounds=60"], SYNCHRONOUS),
+        (['method={name="mapa"}', "budget.updates=300"], ASYNCHRONOUS),
+    ],
+    ids=["rounds", "arrivals"],
+)
+def test_a_run_whose_budget_others_spend_ends_with_what_it_has(
+    tmp_path: Path, more: list[str], text: str
+) -> None:
+    """It stayed "running" for ever, without a model and a seal."""
+    kept = [f'privacy.ledger="{tmp_path / "kept"}"', "privacy.epsilon=1.5"]
+    other = [*kept, 'method={name="dp-sgd", tau=1}', "privacy.noise_multiplier=1.5"]
 
     def meanwhile(row: Row) -> None:
-        if row.round == 3 and not (tmp_path / "other").exists():
-            run(tmp_path, "other", *shared, "budget.rounds=400", "privacy.epsilon=1.5")
+        if row.kind == "round" and row.round and not (tmp_path / "other").exists():
+            run(tmp_path, "other", *other, "budget.steps=60", "budget.rounds=400")
 
     asked = study(
-        tmp_path, *shared, 'privacy.entropy="system"', "budget.rounds=60", "privacy.epsilon=1.5"
+        tmp_path,
+        *kept,
+        *more,
+        'privacy.entropy="system"',
+        "privacy.noise_multiplier=1.5",
+        text=text,
     )
-    with pytest.raises(BudgetExceeded) as refusal:
-        session.begin(asked, tmp_path / "run", meanwhile, quiet)
+    done = session.begin(asked, tmp_path / "run", meanwhile, quiet)
+    assert done.why.startswith("the privacy filter lets no further round pass: ")
+    assert done.rounds >= 1
+    assert done.epsilon <= 1.5
     assert (tmp_path / "run" / KEY).read_bytes() == ENDED
-    assert not list((tmp_path / "run" / "checkpoints").iterdir())  # nothing private is left
-    for _ in range(2):
-        with pytest.raises(BudgetExceeded, match=re.escape(str(refusal.value))):
-            session.resume(tmp_path / "run", quiet, quiet)
+    assert (tmp_path / "run" / "model.safetensors").exists()
     assert verify(tmp_path / "run").problems == []
+    assert session.resume(tmp_path / "run", quiet, quiet).why == done.why
 
 
 def test_a_version_that_words_its_sentences_otherwise_goes_on(

@@ -75,12 +75,6 @@ class Booked(msgspec.Struct, frozen=True):
     permits: tuple[Permit, ...]
 
 
-class Refused(msgspec.Struct, frozen=True):
-    """The ledger booked nothing that the answer to :class:`Begin` needed; the state is the same."""
-
-    why: str
-
-
 class Woke(msgspec.Struct, frozen=True):
     """The time asked for by a :class:`Wake` with this tag has come."""
 
@@ -153,18 +147,7 @@ class Summed(msgspec.Struct, frozen=True, eq=False):
 
 
 Event = (
-    Begin
-    | Arrived
-    | Booked
-    | Refused
-    | Woke
-    | Joined
-    | Left
-    | Overtaken
-    | Stop
-    | Lapsed
-    | Learned
-    | Summed
+    Begin | Arrived | Booked | Woke | Joined | Left | Overtaken | Stop | Lapsed | Learned | Summed
 )
 
 

@@ -34,7 +34,7 @@ from typing import Any, Generic
 
 import msgspec
 
-from sordino.base.errors import BudgetExceeded, LocalProtocolError
+from sordino.base.errors import BudgetExceeded, HeldBack, LocalProtocolError
 from sordino.core import records
 from sordino.core.effect import (
     Arrived,
@@ -51,11 +51,11 @@ from sordino.core.effect import (
     Left,
     Log,
     Open,
-    Refused,
     Request,
     Said,
     Send,
     Skip,
+    Stop,
     Summed,
     Wake,
     Woke,
@@ -83,9 +83,8 @@ from sordino.privacy import Budget, Permit
 #
 # Charge before release. A site is asked for its answer (World.answer) in a later turn than the one
 # that booked its task, and is handed the permits of that booking; what computes a release shows a
-# permit. If a charge is refused, nothing of the effects is done: a refusal of what Begin asked for
-# restores the state before it, and the regime is told Refused and may end the run. A refusal
-# elsewhere ends it: the row says why.
+# permit. If a charge is refused, nothing of the effects is done (of what Begin asked for, the state
+# is that before it), and the regime is told to stop: a ledger never gets back what was spent.
 #
 # A row shows what was booked until it. Epsilon is priced when a round is closed, of each unit up to
 # the last entry that this run booked (_unpriced), not to the ledger's end: a run that is played
@@ -127,19 +126,24 @@ class Kernel(Generic[S]):
         self._prices: dict[Any, float] = {}
 
     def run(self) -> KernelSnapshot[S]:
-        """Play to the end of the run.
+        """Play to the end of the run, which comes where the ledger books nothing more: somebody
+        else may have spent this data's budget meanwhile.
 
         Raises:
-            BudgetExceeded: if somebody else spent this data's budget meanwhile. What was released
-                until then is saved.
+            HeldBack: if it may book more once another run has ended.
         """
         self.tasks.update(self.world.regime.asked(self.state))
-        self.book(self.world.reissued(self.state, self._blocks))
-        while self.state.ended is None and (self._closed or self.heap):
-            if self._closed:
-                self.begin()
-            else:
-                self.next()
+        try:
+            self.book(self.world.reissued(self.state, self._blocks))
+            while self.state.ended is None and (self._closed or self.heap):
+                if self._closed:
+                    self.begin()
+                else:
+                    self.next()
+        except HeldBack:
+            raise
+        except BudgetExceeded as refusal:
+            self.tell(Stop(f"the privacy filter lets no further round pass: {refusal}"))
         return self.moment()
 
     def moment(self) -> KernelSnapshot[S]:
@@ -173,11 +177,9 @@ class Kernel(Generic[S]):
         before = self.state
         try:
             self.tell(Begin())
-        except BudgetExceeded as refusal:
+        except BudgetExceeded:
             self.state = before
-            self.tell(Refused(str(refusal)))
-            if self.state.ended is None:
-                raise
+            raise
 
     def next(self) -> None:
         """Whatever comes next on the heap."""

@@ -23,7 +23,6 @@ from sordino.core.effect import Joined as Joined
 from sordino.core.effect import Lapsed as Lapsed
 from sordino.core.effect import Left as Left
 from sordino.core.effect import Log as Log
-from sordino.core.effect import Refused as Refused
 from sordino.core.effect import Send as Send
 from sordino.core.effect import Wake as Wake
 from sordino.core.effect import Woke as Woke

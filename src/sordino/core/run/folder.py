@@ -718,11 +718,3 @@ def last_told(folder: Path, regime: str, key: str = "accuracy") -> float | None:
         value for row in rows(folder, regime) if (value := number(records.at(row, key))) is not None
     ]
     return told[-1] if told else None
-
-
-def why_refused(folder: Path, regime: str) -> str | None:
-    """Return why the budget let the run go no further, if the log ends with that."""
-    found = None
-    for row in rows(folder, regime):
-        found = str(known(row.why)) if isinstance(row, records.Refused) else None
-    return found

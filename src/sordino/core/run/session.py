@@ -22,7 +22,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 from safetensors.numpy import save
 
-from sordino.base.errors import BudgetExceeded, HeldBack, ResumeError, SordinoError
+from sordino.base.errors import BudgetExceeded, ResumeError, SordinoError
 from sordino.base.files import sweep
 from sordino.base.fingerprints import KEYED
 from sordino.core import files, records
@@ -42,7 +42,6 @@ from sordino.core.run.environment import (
 )
 from sordino.core.run.folder import (
     ABOUT,
-    CHECKPOINT,
     CHECKPOINTS,
     ENVIRONMENT,
     KEY,
@@ -63,7 +62,6 @@ from sordino.core.run.folder import (
     promise,
     read_checkpoint,
     study_of,
-    why_refused,
 )
 from sordino.core.statements import (
     adjacency,
@@ -314,12 +312,6 @@ def _play(
     saved = read_checkpoint(folder, sim, study.regime) or Saved(built.first, 0, study.regime, {})
     sim.ledgers.refuse_older(saved.heads)
     moment = saved.moment
-    if (
-        moment.ended is None
-        and destroyed(folder)
-        and (why := why_refused(folder, study.regime)) is not None
-    ):
-        raise BudgetExceeded(why)
     _refuse_another_key(place, before, ended=moment.ended is not None)
     if length_of(folder) < saved.log_length:
         raise ResumeError(
@@ -332,13 +324,8 @@ def _play(
             with RunLog(folder, saved, study.checkpoint_stride, show, sim.ledgers.heads) as log:
                 book_public(run, sim.ledgers)
                 moment = sim.run(moment, log)
-        except HeldBack:  # once the other run has ended, this one can go on
+        except BudgetExceeded:  # once another run has ended, this one can go on
             sim.ledgers.close()
-            raise
-        except BudgetExceeded:  # a ledger never gets back what was spent: this run goes no further
-            _close(sim.ledgers, folder)
-            if destroyed(folder):  # else it may be gone through again, to the same refusal
-                (folder / CHECKPOINT).unlink(missing_ok=True)
             raise
     outcome = _finish(folder, about, built, moment, time.monotonic() - started)
     _close(sim.ledgers, folder)

@@ -73,7 +73,6 @@ from sordino.core.effect import (
     Log,
     Open,
     Overtaken,
-    Refused,
     Request,
     Send,
     Stop,
@@ -185,10 +184,6 @@ class Synchronous(Rules[State]):
                 return self.begin(state)
             case Booked(permits) if self.together and state.open and not state.permits:
                 return self._booked(replace(state, permits=permits))
-            case Refused(why) if self.method.adapts_noise and not state.open:
-                # The ledger is the filter: it held more than this run's own spending, which is all
-                # that the method knows.
-                return self._finish(state, f"the privacy filter lets no further round pass: {why}")
             case Woke(tag) if state.open and not state.opening and tag == f"round {state.number}":
                 return self._ended(state)
             case Joined(client):

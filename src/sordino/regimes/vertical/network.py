@@ -67,7 +67,6 @@ from sordino.core.effect import (
     Learn,
     Learned,
     Left,
-    Refused,
     Request,
     Said,
     Send,
@@ -171,8 +170,6 @@ class VerticalServer(Events, ServerSide[State]):
                 self.player.away.add(site)
             case Lapsed():
                 self.player.state.dropped += 1  # an answer that comes too late
-                return state, ()
-            case Refused():
                 return state, ()
         if state.ended is not None:
             return state, ()
