@@ -29,7 +29,8 @@ bytes may differ, and the charges are booked again: a world puts its environment
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Generic
 
 import msgspec
@@ -133,18 +134,24 @@ class Kernel(Generic[S]):
             HeldBack: if it may book more once another run has ended.
         """
         self.tasks.update(self.world.regime.asked(self.state))
-        try:
+        with self.filtered():
             self.book(self.world.reissued(self.state, self._blocks))
             while self.state.ended is None and (self._closed or self.heap):
                 if self._closed:
                     self.begin()
                 else:
                     self.next()
+        return self.moment()
+
+    @contextmanager
+    def filtered(self) -> Iterator[None]:
+        """Stop the run where a charge is refused for good."""
+        try:
+            yield
         except HeldBack:
             raise
         except BudgetExceeded as refusal:
             self.tell(Stop(f"the privacy filter lets no further round pass: {refusal}"))
-        return self.moment()
 
     def moment(self) -> KernelSnapshot[S]:
         """The run as it stands now."""

@@ -269,19 +269,20 @@ class LiveKernel(NetworkKernel[S]):
 
     def _run(self) -> KernelSnapshot[S]:
         self.tasks.update(self.world.regime.asked(self.state))
-        self.book(self.world.reissued(self.state, self._blocks))
-        for site, task in tuple(self.tasks.items()):
-            self.dispatch(site, task)
-        self._start = min(
-            self._start, self._clock() - max((e.time for e in self._again), default=0.0)
-        )
-        if self.count:
-            self._return()
-        while self.state.ended is None:
-            if self._closed and len(self._there) >= self._minimum and not self._waits:
-                self.begin()
-            else:
-                self.next()
+        with self.filtered():
+            self.book(self.world.reissued(self.state, self._blocks))
+            for site, task in tuple(self.tasks.items()):
+                self.dispatch(site, task)
+            self._start = min(
+                self._start, self._clock() - max((e.time for e in self._again), default=0.0)
+            )
+            if self.count:
+                self._return()
+            while self.state.ended is None:
+                if self._closed and len(self._there) >= self._minimum and not self._waits:
+                    self.begin()
+                else:
+                    self.next()
         self._reports(self)  # it may have ended at the beginning of a round, without an input
         self.journal.destroy()
         return self.moment()

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from sordino.base.errors import BudgetExceeded, StudyError
+from sordino.base.errors import StudyError
 from sordino.base.files import GIB, read_below, readable
 from sordino.base.settings import give_back, tune
 from sordino.core import regimes
@@ -218,12 +218,7 @@ def _served(run: Path, options: ServerOptions, shown: Shown) -> Outcome:
     if not (run / "run.json").exists():
         study = options.agreed.study
         return begin(study, run, shown.row, shown.begin, build=build, again=AGAIN)
-    try:
-        return resume(run, shown.row, shown.begin, build=build, again=AGAIN)
-    except BudgetExceeded:
-        if not options.agreed.agreement.rehearsal:  # killed before it was removed
-            (run / JOURNAL).unlink(missing_ok=True)
-        raise
+    return resume(run, shown.row, shown.begin, build=build, again=AGAIN)
 
 
 def farewell(folder: Path, options: ServerOptions, seconds: float) -> int:
@@ -333,13 +328,7 @@ class ServerRun:
             kernel = self._kernel(world, moment, watcher, session)
             del moment  # it holds the first model
             give_back()
-            try:
-                done = kernel.run()
-            except BudgetExceeded as refusal:
-                session.bye(_bye(kernel.moment(), world.hands_out, str(refusal)), FAREWELL)
-                if not agreed.agreement.rehearsal:  # it goes no further, started again or not
-                    kernel.journal.destroy()
-                raise
+            done = kernel.run()
             session.bye(_bye(done, world.hands_out), FAREWELL)
         del session, kernel
         give_back()  # before the page is drawn
