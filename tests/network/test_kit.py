@@ -305,6 +305,18 @@ def test_a_site_whose_certificate_ends_meanwhile_says_so(
     assert all("site.pem" in each and "Ask for a new one" in each for each in lines)
 
 
+def test_a_proof_states_the_budget_where_releases_chose_what_was_spent(federate: Makes) -> None:
+    found = federate("synchronous", ["method={name='ali-dpfl', learning_rate=0.1, gamma=5.0}"])
+    found.start()
+    found.wait()
+    folder, data = found.laid.sites[0]
+    agreed, index, *_ = opened(JoinOptions(kit=folder, data=data))
+    run, done = found.folder(folder.name), found.done[folder.name]
+    proof.write(folder, run, agreed, index, done)
+    stated = proof.verify(run, folder / "authority.pem")
+    assert done.spent < done.epsilon == stated.epsilon == agreed.study.privacy.epsilon
+
+
 def test_a_proof_holds_and_no_other_field_does(federate: Makes) -> None:
     found = federate("synchronous")
     found.start()

@@ -47,7 +47,8 @@ class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
         digest: over all of them, in proofs of older versions.
         entries: of its ledger; ``head`` is the digest of the last one.
         epsilon, delta, accountant: what the site's data has spent; null without privacy. With a
-            ledger of the data it is by all runs on the same rows.
+            ledger of the data it is by all runs on the same rows. Where releases chose what was
+            spent, in this run or in an earlier one, it is the budget, which is the bound.
     """
 
     agreement: str
@@ -75,7 +76,7 @@ def write(kit: Path, folder: Path, agreed: Agreed, index: int, outcome: Outcome)
     with closing(AnswerStore(folder)) as answers:
         kept = answers.kept
     place = known(reading.load(folder).about.ledger) or Place()
-    finite = outcome.spent != float("inf")
+    finite = outcome.epsilon != math.inf
     statement = msgspec.json.encode(
         Statement(
             agreement=agreed.digest,
@@ -84,7 +85,7 @@ def write(kit: Path, folder: Path, agreed: Agreed, index: int, outcome: Outcome)
             answers=kept.sent,
             entries=known(place.seq) or 0,
             head=known(place.digest) or "",
-            epsilon=outcome.spent if finite else None,
+            epsilon=outcome.epsilon if finite else None,
             delta=outcome.delta,
             accountant=outcome.accountant,
         )
