@@ -45,10 +45,7 @@ def played(found: Federation) -> Any:
     return found.kernels[-1]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(each, marks=pytest.mark.nightly if i % 2 else ()) for i, each in enumerate(SEEN)],
-)
+@pytest.mark.parametrize("name", SEEN)
 def test_honest_sites_are_not_flagged(name: str, federate: Makes) -> None:
     found = federate(name, CHANGES.get(name, []))
     weighed: list[Any] = []
