@@ -337,6 +337,9 @@ def add_rows(place: Tensor, rows: Tensor, factor: Tensor, fresh: bool) -> None:
 def alone(rows: Tensor) -> Iterator[Tensor]:
     """Rows (n, d), one (1, d) after another, each in memory of its own: a library's product of
     several rows rounds a row by its place.
+
+    >>> [tuple(row.shape) for row in alone(torch.zeros(3, 2))]
+    [(1, 2), (1, 2), (1, 2)]
     """
     return (rows[i : i + 1].clone() for i in range(len(rows)))
 
