@@ -227,7 +227,7 @@ def _refuse_less(statement: Statement, ledger: Ledger) -> None:
                 for name, histories in bounds(ledger).items()
                 for history in histories
             )
-            spent = max(spent, *prices) * (1.0 - GRIDS)
+            spent = max((spent, *prices)) * (1.0 - GRIDS)
     if (known(statement.delta), statement.accountant) != (delta, accountant):
         raise LedgerError(
             f"{ledger.path}: the run promised delta {delta} by {accountant}, and the proof of site "
