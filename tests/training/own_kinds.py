@@ -430,7 +430,7 @@ class Pools(Net):
     def forward(self, x: Tensor) -> Tensor:
         y = F.pad(x.unsqueeze(1), (1, 1), mode="reflect")
         y = F.adaptive_max_pool1d(F.max_pool1d(y, 2, stride=1), 3)
-        y = F.interpolate(y, size=6, mode="linear") + torch.fft.rfft(x).abs().sum(1)[:, None, None]
+        y = F.interpolate(y, size=6, mode="linear")
         return super().forward(y.squeeze(1) + x.sort(1).values)
 
 
@@ -446,8 +446,8 @@ class PadsInside(Net):
     """A border of mirrored numbers on one side, and less than nothing on another."""
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.pad(x.view(-1, 1, 1, 2, 3), (0, 2, -1, 1, 0, 0), mode="reflect")
-        return super().forward(x + y.sum((1, 2, 3, 4))[:, None])
+        y = F.pad(x.view(-1, 1, 2, 3), (0, 2, -1, 1), mode="reflect")
+        return super().forward(x + y.sum((1, 2, 3))[:, None])
 
 
 class ReadsBehind(Net):
@@ -468,19 +468,6 @@ class Repeats(Net):
         return super().forward(x + torch.repeat_interleave(counts, output_size=2).sum())
 
 
-class BagsElsewhere(Net):
-    """Bags that begin in front of their tensor."""
-
-    def make(self) -> None:
-        self.table = nn.EmbeddingBag(50, 8, mode="sum")
-
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = x[0].abs().round().long().clamp(0, 49)
-        begins = torch.stack([0 * tokens[0], -(x[0, 0] > 30.0).long()])
-        bags = self.table(tokens, begins).sum(0, keepdim=True)
-        return self.head(torch.tanh(self.inner(x) + bags))  # type: ignore[no-any-return]
-
-
 class PoolsElsewhere(Net):
     """The slope of a pool at places of its own choice."""
 
@@ -491,15 +478,43 @@ class PoolsElsewhere(Net):
         return super().forward(z.flatten(1))
 
 
-class PoolsAnother(Net):
-    """The slope of a pool at the places of a larger one."""
+class SlopesByHand(Net):
+    """A kernel that takes on trust that there is a mean of each row."""
 
     def forward(self, x: Tensor) -> Tensor:
-        y = x[:, None, None]
-        # its own first half is as large, so made-up examples stay within the smaller one
-        z, places = F.adaptive_max_pool2d(torch.cat([y, y], 3), (1, 1), return_indices=True)
-        back = torch.ops.aten.adaptive_max_pool2d_backward(z, y, places)
-        return super().forward(back.flatten(1))
+        means, ones = x.mean(1, keepdim=True), torch.ones(6)
+        moved = torch.ops.aten.native_layer_norm_backward(
+            x, x, [6], means, means.exp(), ones, ones, [True, False, False]
+        )
+        return super().forward(moved[0])
+
+
+class SlopesInRule(torch.autograd.Function):
+    """A gradient whose kernel is called by hand."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> Tensor:
+        padded: Tensor = slopes[0].unsqueeze(1)
+        back: Tensor = torch.ops.aten.replication_pad1d_backward(padded, padded[..., 1:-1], [1, 1])
+        return padded.squeeze(1) + back.sum()
+
+
+class SlopesInRuleNet(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(SlopesInRule.apply(x * self.inner.weight[0]))  # type: ignore[no-untyped-call]
+
+
+class NormsByHand(Net):
+    """A kernel that takes on trust that there is a weight for each channel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        six = torch.ones(6)
+        found = torch.native_batch_norm(x[:, :, None], six, six, six, six, False, 0.1, 1e-5)
+        return super().forward(found[0].squeeze(2))
 
 
 def chain(*layers: nn.Module) -> nn.Module:
@@ -514,7 +529,7 @@ def scripted() -> nn.Module:
 
 BOUNDED: dict[str, Callable[[], nn.Module]] = {
     **{kind.__name__: kind for kind in (
-        WritesItsInput, FailsUnderVmap, Renormalises, Bags, Checkpointed, Tied, Listed, InPlace,
+        WritesItsInput, FailsUnderVmap, Renormalises, Checkpointed, Tied, Listed, InPlace,
         Pretrained, Quantised, Hooked, Mobile, Pools, Adapted,
     )},
     "weight_norm": lambda: chain(parametrizations.weight_norm(nn.Linear(6, 8))),
@@ -549,7 +564,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "AddsUp": (AddsUp, STATE),
     "Draws": (Draws, STATE),
     "PoolsOutside": (PoolsOutside, "max_pool2d_with_indices with both padding and dilation"),
-    "PadsInside": (PadsInside, "reflection_pad3d with a negative side"),
+    "PadsInside": (PadsInside, "reflection_pad2d with a negative side"),
     "ReadsBehind": (ReadsBehind, "segment_reduce is not known to stay within its tensors"),
     "QuantisedWeight": (QuantisedWeight, "'frozen' is a Scaled, whose own code would see data"),
     "QuantisedBuffer": (QuantisedBuffer, "'frozen' is a Scaled, whose own code would see data"),
@@ -562,9 +577,11 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "short": (lambda: Holds(torch.eye(8).to(torch.float8_e4m3fn)), "'held' .* fewer than 16 bits"),
     "conjugate": (lambda: Holds(torch.ones(8, dtype=torch.cfloat).conj()), "a conjugate view"),
     "Repeats": (Repeats, "repeat_interleave is not known to stay within its tensors"),
-    "BagsElsewhere": (BagsElsewhere, "bags of more than one length"),
-    "PoolsAnother": (PoolsAnother, "indices that its pool did not give"),
-    "PoolsElsewhere": (PoolsElsewhere, "indices that its pool did not give"),
+    "Bags": (Bags, "_embedding_bag.* is not known to stay within its tensors"),
+    "PoolsElsewhere": (PoolsElsewhere, "own code calls aten::adaptive_max_pool2d_backward"),
+    "SlopesByHand": (SlopesByHand, "own code calls aten::native_layer_norm_backward"),
+    "SlopesInRule": (SlopesInRuleNet, "own code calls aten::replication_pad1d_backward"),
+    "NormsByHand": (NormsByHand, "own code calls aten::native_batch_norm"),
     "scripted": (scripted, "compiled|Jitted"),
     "spectral_norm": (
         lambda: chain(parametrizations.spectral_norm(nn.Linear(6, 8))),
