@@ -18,6 +18,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
+import sordino as so
 from sordino.base.errors import BudgetExceeded, LedgerError, SordinoError, StudyError
 from sordino.cli import app
 from sordino.core import regimes
@@ -29,6 +30,7 @@ from sordino.core.run.folder import KEY
 from sordino.core.run.verify import priced, verify
 from sordino.data.notices import noticed
 from sordino.privacy import Gaussian, LedgerSession, PoissonSampled, accountant
+from sordino.privacy.budget import most_steps
 from sordino.privacy.records import Records
 from sordino.regimes.asynchronous.study import TEMPLATE as ASYNCHRONOUS
 from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
@@ -160,22 +162,75 @@ def test_a_budget_that_is_spent_is_refused_to_the_next(tmp_path: Path) -> None:
         run(tmp_path, "three", file, *DP_SGD, "data.clients=4", tight)
 
 
-def test_what_an_earlier_run_chose_to_spend_bounds_no_later_one(tmp_path: Path) -> None:
-    """Releases decide how many steps ALI-DPFL takes: its budget is what bounds its records, in runs
-    after it, too, which stated what was spent.
+ALI = ('method={name="ali-dpfl"}', "budget.rounds=2", "privacy.epsilon=6.0")
+
+
+def test_a_later_run_counts_all_that_one_could_have_spent_which_chose_by_looking(
+    tmp_path: Path,
+) -> None:
+    """Releases decide how many steps ALI-DPFL takes. What it had spent was added to what the next
+    run spent, and the sum was stated: no bound, as a stopping rule shows (1.7 times delta).
     """
     rows, others = (saved(tmp_path, f"{i}.csv", plain(i)) for i in range(2))
-    ali = ('method={name="ali-dpfl"}', "budget.rounds=2", "privacy.epsilon=6.0")
-    first = run(tmp_path, "first", rows, *ali, f"privacy.noise_multiplier={SIGMA}")
-    later = run(tmp_path, "later", rows, *DP_SGD)
-    assert first.spent < later.spent < first.epsilon == later.epsilon == 6.0
+    first = run(tmp_path, "first", rows, *ALI, f"privacy.noise_multiplier={SIGMA}")
+    own = PoissonSampled(RATE, Gaussian(SIGMA))
+    most = most_steps(own, epsilon=6.0, delta=DELTA, accountant="pld")
+    assert first.spent < epsilon(most) <= first.epsilon == 6.0
+    for name in ("first", "kept"):  # nobody came after it yet
+        assert verify(tmp_path / name).epsilon == pytest.approx(
+            6.0 if name == "first" else epsilon(most), rel=1e-6
+        )
+    with so.Ledger.open(tmp_path / "kept", readonly=True) as ledger:
+        assert ledger.epsilon(DELTA) == pytest.approx(epsilon(most), rel=1e-6)
+    with pytest.raises(BudgetExceeded, match="does not pay for a single local step"):
+        run(tmp_path, "refused", rows, *DP_SGD, "privacy.epsilon=6.0")
+    later = run(tmp_path, "later", rows, *DP_SGD, "privacy.noise_multiplier=4.0")
+    both = [(own, most), (PoissonSampled(RATE, Gaussian(4.0)), 3)]
+    wanted = accountant("pld").epsilon(both, DELTA)
+    assert later.epsilon == later.spent == pytest.approx(wanted, rel=1e-6)
     apart = run(tmp_path, "apart", others, *DP_SGD)
     assert apart.epsilon == apart.spent == pytest.approx(epsilon(3), rel=1e-6)
-    for name, bound in {"later": 6.0, "apart": apart.epsilon}.items():
+    for name, bound in {"later": wanted, "apart": apart.epsilon, "kept": wanted}.items():
         verdict = verify(tmp_path / name)
         assert not verdict.problems
         assert verdict.epsilon == pytest.approx(bound, rel=1e-6)
-    assert verify(tmp_path / "kept").epsilon == 6.0
+
+
+def test_of_noise_that_was_chosen_a_later_run_counts_what_its_order_had_left(
+    tmp_path: Path,
+) -> None:
+    rows = saved(tmp_path, "0.csv", plain())
+    adap = ('method={name="adap-dpfl"}', "budget.rounds=2", "privacy.epsilon=8.0")
+    order = 'privacy.accountant="rdp@8"'
+    run(tmp_path, "first", rows, *adap, order, f"privacy.noise_multiplier={SIGMA}")
+    with pytest.raises(BudgetExceeded, match="does not pay for a single local step"):
+        run(tmp_path, "refused", rows, *DP_SGD, order, "privacy.epsilon=8.0")
+    verdict = verify(tmp_path / "kept")
+    assert not verdict.problems
+    assert verdict.epsilon == pytest.approx(8.0, rel=1e-6)
+
+
+def test_nobody_else_uses_the_records_of_a_run_that_chooses_by_looking(tmp_path: Path) -> None:
+    rows = saved(tmp_path, "0.csv", plain())
+    quiet = lambda going: None  # noqa: E731
+
+    def stopped(row: object) -> None:
+        raise KeyboardInterrupt
+
+    for name, steps, later in (("one", ALI, DP_SGD), ("two", DP_SGD, ALI)):
+        own = study(tmp_path, SYNCHRONOUS, rows, (*steps, f"privacy.noise_multiplier={SIGMA}"))
+        with pytest.raises(KeyboardInterrupt):
+            session.begin(own, tmp_path / name, stopped, quiet)
+        with pytest.raises(StudyError, match="has not ended and uses the same records"):
+            run(
+                tmp_path,
+                "late",
+                rows,
+                *later,
+                "privacy.epsilon=50.0",
+                "privacy.noise_multiplier=5.0",
+            )
+        session.resume(tmp_path / name, lambda row: None, quiet)
 
 
 def test_the_folder_of_a_run_is_no_ledger_of_the_data(tmp_path: Path) -> None:

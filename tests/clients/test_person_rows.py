@@ -47,6 +47,7 @@ rounds = 4
 """
 
 
+HOSPITALS = 'categories = {{ hospital = ["north", "south"] }}'
 OTHERWISE = "run", "begun", "ended", "ledger", "data"
 """Keys of run.json in which any two runs differ."""
 
@@ -320,3 +321,25 @@ def test_a_whole_client_is_told_that_no_epsilon_covers_rows_set_aside(
     )
     told = uncovered(studies.read(path))
     assert any("holds for the rows that it trains on" in each for each in told) == said
+
+
+@pytest.mark.parametrize("kind", ["iid", "column"])
+def test_how_many_rows_somebody_has_decides_about_no_other_persons_client(
+    tmp_path: Path, kind: str
+) -> None:
+    """Rows were dealt, so that one row more dealt all of them otherwise: sizes, which are numbers
+    of persons and public, told how many rows somebody has.
+    """
+    column = 'client_column = "hospital"\npartition = "column"\n'
+    text = STUDY if kind == "column" else STUDY.replace(column, f"{HOSPITALS}\n")
+    (tmp_path / "study.toml").write_text(
+        text.format(more="person_rows = 3").replace("[budget]", 'clip_per = "person"\n[budget]')
+    )
+    where = []
+    for extra in ([], [6], range(30)):  # most have rows at both hospitals
+        visits(tmp_path / "visits.csv", [*range(30), 0, *range(30), *extra])
+        found = studies.read(tmp_path / "study.toml")
+        assert isinstance(found, HorizontalStudy)
+        where.append([set(part.people[:, 0].tolist()) for part in federation(found).parts])  # type: ignore[index]
+    assert where[0] == where[1] == where[2]
+    assert sum(map(len, where[0])) == 30

@@ -106,10 +106,11 @@ def federation(study: HorizontalStudy, *, identify: bool = False) -> Federation:
         train, validation = datasets.hold_out(train, wanted.validation, entropy.at("validation"))
     if (blocks := train.blocks) is not None and wanted.partition.by_column and not study.pooled:
         return _in_blocks(study, train, blocks, corpus.test)
-    indices, held = _dealt(study, train.y, train.client)
     if wanted.person is not None and wanted.person_rows != 1 and train.client is None:
         assert train.people is not None
-        indices = _whole_people(indices, train.people[:, 0])
+        indices, held = _dealt_people(study, train.y, train.people[:, 0])
+    else:
+        indices, held = _dealt(study, train.y, train.client)
     if held:
         validation = train.take(np.sort(np.concatenate(held)))
     names = (
@@ -194,24 +195,37 @@ def converted(study: HorizontalStudy, out: Path) -> Converted:
     return Converted(len(parts), tuple(lines))
 
 
-def _whole_people(parts: datasets.Parts, who: Words) -> datasets.Parts:
-    """Rows of each client, with all rows of a person moved to the client of one of them.
+def _dealt_people(
+    study: HorizontalStudy, y: datasets.Labels, who: Words
+) -> tuple[datasets.Parts, datasets.Parts]:
+    """Like :func:`_dealt`, with all rows of a person at one client. Persons are dealt and not rows:
+    how many rows somebody has decides nothing of others. Where labels decide, rows are dealt, and
+    a person is moved to the client of one of them.
 
     Raises:
         StudyError: if a client has none then.
     """
-    client = np.full(len(who), -1)
-    for i, part in enumerate(parts):
-        client[part] = i
-    dealt = np.flatnonzero(client >= 0)
-    client[dealt] = at_one(who[dealt], client[dealt])
-    found = tuple(np.flatnonzero(client == i) for i in range(len(parts)))
+    if study.data.partition.by_label:
+        parts, held = _dealt(study, y, None)
+        client = np.full(len(who), -1)
+        for i, part in enumerate(parts):
+            client[part] = i
+        dealt = np.flatnonzero(client >= 0)
+        client[dealt] = at_one(who[dealt], client[dealt])
+        found = tuple(np.flatnonzero(client == i) for i in range(len(parts)))
+    else:
+        names, person = np.unique(who, return_inverse=True)
+        several = _dealt(study, np.zeros(len(names), y.dtype), None)
+        found, held = (
+            tuple(np.flatnonzero(np.isin(person.reshape(-1), part)) for part in parts)
+            for parts in several
+        )
     if not all(map(len, found)):
         raise StudyError(
             "data.person: all rows of a person are dealt to one client, and a client has no rows "
             "then. Give fewer data.clients, or person_rows = 1"
         )
-    return found
+    return found, held
 
 
 def examples(study: H) -> H:

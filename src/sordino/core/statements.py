@@ -21,7 +21,7 @@ A figure is one panel, or several above each other with a common x axis:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -523,19 +523,6 @@ def guaranteed(study: Study, spent: float) -> float:
         if study.form != "sound" or budget is None or not looked(study)
         else max(budget, spent)
     )
-
-
-def chosen_within(promise: object, delta: float | None) -> float:
-    """Return the budget within which releases chose what a run spent, by the promise in its ledger;
-    0 where they did not. At a smaller delta than its own it bounds nothing.
-    """
-    said = promise if isinstance(promise, Mapping) else {}
-    if not said.get("chosen") or said.get("form") != "sound":
-        return 0.0
-    own, budget = number(said.get("delta")), number(said.get("epsilon_budget"))
-    if own is None or budget is None or delta is None or own > delta:
-        return math.inf
-    return budget
 
 
 def assumptions(study: Study) -> list[str]:

@@ -422,16 +422,17 @@ def in_share(who: Words, fraction: float) -> npt.NDArray[np.bool_]:
 
 
 def at_one(who: Words, client: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The client (n,) at which each person has all rows: that of one of the person's rows, which
-    depends on nobody else's.
+    """The client (n,) at which each person has all rows: one of those where the person has any,
+    which depends neither on anybody else nor on how many rows there are.
 
     >>> at_one(np.array([7, 5, 7, 7, 5], np.uint64), np.array([0, 0, 1, 2, 1])).tolist()
     [1, 1, 1, 1, 1]
     """
-    names, person, rows = np.unique(who, return_inverse=True, return_counts=True)
-    order = np.argsort(person.reshape(-1), kind="stable")
-    chosen = np.cumsum(rows) - rows + (names % rows.astype(np.uint64)).astype(np.int64)
-    found: npt.NDArray[np.int64] = client[order[chosen]][person.reshape(-1)]
+    names, person = np.unique(who, return_inverse=True)
+    pairs = np.unique(np.stack([person.reshape(-1), client], 1), axis=0)
+    first, several = np.unique(pairs[:, 0], return_index=True, return_counts=True)[1:]
+    chosen = first + (names % several.astype(np.uint64)).astype(np.int64)
+    found: npt.NDArray[np.int64] = pairs[chosen, 1][person.reshape(-1)]
     return found
 
 

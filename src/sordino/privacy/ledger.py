@@ -25,6 +25,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import replace
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ from sordino.privacy.chain import (
 from sordino.privacy.event import Event, decode
 from sordino.privacy.formats import NEWEST, LedgerFormat, recognise
 from sordino.privacy.permit import Permit, issue
+from sordino.privacy.reserve import RESERVE, reserve
 from sordino.privacy.storage import SECONDS, Clock, LedgerExists, ledger_errors
 
 BATCH = 64  # links read at once; a hostile one has megabytes
@@ -197,8 +199,12 @@ class Ledger:
             return tuple((decode(text), int(count)) for text, count in totals.fetchall())
 
     def epsilon(self, unit: str, delta: float, name: str, until: int | None = None) -> float:
-        """Return what a unit has spent, up to entry ``until`` if given, priced by an accountant."""
-        return self.price(unit, self.spent(unit, until), delta, name)
+        """Return what a unit has spent, up to entry ``until`` if given, priced by an accountant;
+        without one, with the :mod:`~sordino.privacy.reserve` of runs that chose how much it is.
+        """
+        more = reserve(self) if until is None else ()
+        rest = [(each.event, each.count) for each in more if each.unit == unit]
+        return self.price(unit, (*self.spent(unit, until), *rest), delta, name)
 
     def price(
         self, unit: str, spent: Sequence[tuple[Event, int]], delta: float, name: str
@@ -531,6 +537,24 @@ class Ledger:
         self.connection.executemany(f"INSERT INTO entries VALUES ({blanks})", rows)
         self._walk.head = (seq, prev)
         return tuple(permits), touched
+
+    def book_reserve(self, run: str | None = None) -> None:
+        """Book what a run that ends could still have spent, where it chose how much it is; or what
+        is missing of all that ended in versions before. Nobody else's budget stands in the way.
+        """
+        with self.transaction() as db:
+            if run is not None:
+                self._book(reserve(self, run))
+                return
+            query = "SELECT unit FROM record_sets WHERE runs = '[]'"
+            ended = {unit for (unit,) in db.execute(query)}
+            self._book(
+                [
+                    replace(each, key=f"{RESERVE}/{each.key}")
+                    for each in reserve(self)
+                    if each.unit in ended
+                ]
+            )
 
     def charged_by(self, run: str, unit: str) -> bool:
         """Tell whether a run has booked anything on a unit; its keys begin with its name."""

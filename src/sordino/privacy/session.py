@@ -26,6 +26,7 @@ from sordino.privacy.chain import BEGIN, DATA, PROMISED, ROWS, SEAL, Charge, Hea
 from sordino.privacy.event import Event
 from sordino.privacy.ledger import Ledger, closed_if_refused
 from sordino.privacy.permit import Permit
+from sordino.privacy.reserve import chose
 
 if TYPE_CHECKING:
     from sordino.privacy.records import Prices, Records
@@ -231,6 +232,8 @@ class LedgerSession:
         Charges of other runs are held against the promises of those that have begun. One that the
         records' histories exceed already binds nobody.
         """
+        if self.run:
+            self._refuse_choosing(run, bool(facts.get("promise", {}).get("chosen")))
         units = {unit: self._name(unit) for unit in promised}
         kept = {
             name: [most.epsilon, most.delta, most.accountant]
@@ -240,6 +243,21 @@ class LedgerSession:
         noted = {**facts, "units": units, DATA: self.data}
         noted |= {ROWS: self._most} if self._most > 1 else {}
         self.ledger.note(BEGIN, run, {**noted, PROMISED: kept} if self.run else noted)
+
+    def _refuse_choosing(self, run: str, chosen: bool) -> None:
+        """Refuse that two runs at once use records of which one chooses by looking how often: how
+        much the other can spend would follow from that (:mod:`~sordino.privacy.reserve`).
+        """
+        for other in sorted(self.prices.sharing(self.names.values()) - {run}):
+            begin = self.ledger.noted(BEGIN, other)
+            if begin is not None and (chosen or chose(begin)):
+                raise StudyError(
+                    f"{self.ledger.path}: run {other} has not ended and uses the same records, and "
+                    f"the {'new' if chosen else 'old'} run chooses by what it releases how much it "
+                    "spends, so what is left for the other one would follow from private data. "
+                    "Finish the old run with `sordino run --resume`, or end it with `sordino "
+                    "ledger end`"
+                )
 
     def begun(self, run: str) -> dict[str, Any]:
         """Return what the run began with.

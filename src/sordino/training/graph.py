@@ -524,7 +524,8 @@ def _traced(function: Function, *given: Any) -> torch.fx.GraphModule:
         return make_fx(each, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
 
     def called(*given: Any) -> Any:
-        with _ByTorch():  # type: ignore[no-untyped-call]
+        # in this thread, whatever the device: who calls is looked for in its frames
+        with torch.autograd.set_multithreading_enabled(False), _ByTorch():  # type: ignore[no-untyped-call]
             return function(*given)
 
     # autograd works in a plain trace alone; what writes in place is found in a second one

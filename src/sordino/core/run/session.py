@@ -63,20 +63,11 @@ from sordino.core.run.folder import (
     read_checkpoint,
     study_of,
 )
-from sordino.core.statements import (
-    adjacency,
-    assumptions,
-    chosen_within,
-    guarantee,
-    guaranteed,
-    looked,
-    uncovered,
-)
+from sordino.core.statements import adjacency, assumptions, guarantee, guaranteed, looked, uncovered
 from sordino.core.study.base import Study
 from sordino.core.world import Snapshot
 from sordino.data.notices import notice
-from sordino.privacy import Budget, Charge, Event, Ledger, LedgerSession, NonPrivate, accountant
-from sordino.privacy.chain import BEGIN
+from sordino.privacy import Budget, Charge, Ledger, LedgerSession, NonPrivate, accountant
 from sordino.privacy.session import NAME
 
 
@@ -463,7 +454,7 @@ def _end(
         steps=moment.taken,
         accuracy=last_told(folder, study.regime),
         rmse=last_told(folder, study.regime, "rmse"),
-        epsilon=max(guaranteed(study, most), _chosen_before(built, str(about.run))),
+        epsilon=guaranteed(study, most),
         spent=most,
         delta=study.privacy.delta,
         accountant=study.privacy.accountant,
@@ -501,35 +492,6 @@ def _spent(built: PreparedRun) -> Spent:
         for unit in dict.fromkeys(sim.units)
     )
     return Spent(each=each, test=None if built.evaluation is None else built.evaluation.spent())
-
-
-def _chosen_before(built: PreparedRun, run: str) -> float:
-    """Return the largest budget of another run that has used records of this one and let releases
-    choose what it spent, which is no bound then (:func:`~sordino.core.statements.looked`); 0 where
-    there is none. A run that was sealed before says what its seal holds.
-    """
-    ledgers, delta = built.simulation.ledgers, built.study.privacy.delta
-    ledger, sealed = ledgers.ledger, ledgers.sealed(run)
-    if sealed is not None:
-        return number(sealed["run"].get("result.epsilon")) or 0.0
-    begins = {each.name: each for each in ledger.notes(BEGIN)}
-    own, most = begins.pop(run, None), 0.0
-    for each in begins.values():
-        most = max(most, chosen_within(each.facts.get("promise"), delta))
-    if own is None or not most:
-        return 0.0
-
-    def shared(unit: str, name: str) -> bool:
-        count = _charges(ledger.spent(name))
-        return bool(ledger.spent(name, own.seq)) or any(
-            _charges(history) > count for history in ledgers.histories(unit)
-        )
-
-    return most if any(shared(*each) for each in ledgers.names.items()) else 0.0
-
-
-def _charges(spent: Sequence[tuple[Event, int]]) -> int:
-    return sum(count for _, count in spent)
 
 
 # What ``run.json`` says of time: the second of the beginning and of the end, and how many seconds

@@ -41,10 +41,10 @@ from sordino.core.run.folder import (
     mapping,
     table_in,
 )
-from sordino.core.statements import chosen_within
 from sordino.data.sets import is_ours
 from sordino.privacy import Entry, Event, Ledger, accountant, encode
 from sordino.privacy.chain import BEGIN, PROMISED, RECORDS, ROWS, SEAL, Note
+from sordino.privacy.reserve import reserve
 from sordino.privacy.rounding import epsilon_text
 from sordino.privacy.session import refuse_closed
 from sordino.privacy.storage import SECONDS, Clock, ledger_errors, seen_by_others
@@ -126,13 +126,15 @@ def verify(path: Path, *, digest: str | None = None, seconds: float = SECONDS) -
             check.ledger(file)
         if path.is_dir() and (warning := seen_by_others(path)) is not None:
             verdict.remarks.append(warning)
-        verdict.epsilon = max(check.most.values(), default=None)
-        if verdict.epsilon is not None and check.chosen > verdict.epsilon:
-            verdict.remarks.append(
-                f"epsilon {epsilon_text(verdict.epsilon)} was spent, and releases chose how much: "
-                "the budget is the bound"
-            )
-            verdict.epsilon = check.chosen
+        verdict.epsilon = max(
+            (
+                unit.epsilon
+                for kept in verdict.ledgers
+                for unit in kept.units
+                if unit.epsilon is not None
+            ),
+            default=None,
+        )
         verdict.terms = next(
             (kept.terms for kept in verdict.ledgers if kept.terms is not None), None
         )
@@ -237,7 +239,6 @@ class _Verification:
         self.prices: dict[Any, float] = {}
         self.most: dict[tuple[Path, str], float] = {}  # of each unit of a ledger that was walked
         self.found = False  # the digest that was noted elsewhere
-        self.chosen = 0.0  # the largest budget of a run that let releases choose what it spent
 
     def left(self) -> float:
         """Seconds that are left."""
@@ -270,6 +271,15 @@ class _Verification:
 
             return bounds(ledger, self.clock.check)
 
+    def missing(self, ledger: Ledger) -> Mapping[str, Spent]:
+        """What runs could still have spent on units, where they chose how much it is."""
+        what = f"{ledger.path}: what its runs could still have spent"
+        with readable(what, LedgerError), ledger_errors(ledger.path, self.clock):
+            found: dict[str, Spent] = {}
+            for each in reserve(ledger):
+                found[each.unit] = (*found.get(each.unit, ()), (each.event, each.count))
+            return found
+
     def ledger(self, path: Path) -> None:
         """Walk a ledger and price all its units; a problem, if that cannot be done."""
         try:
@@ -293,20 +303,29 @@ class _Verification:
         units = mapping(begins[-1].facts.get("units") if begins else None)
         labels = {str(name): str(unit) for unit, name in units.items() if name != unit}
         labels |= ledger.labels()
-        if terms is not None:
-            self.chosen = max(self.chosen, _chosen(ledger, terms, math.inf))
         together = {} if terms is None else self.shared_histories(ledger)
+        missing = {} if terms is None else self.missing(ledger)
         stated = {} if terms is None else _stated(ledger, terms)
 
         def most_of(unit: str) -> float | None:
             if terms is None:
                 return None
-            shared = (self.price(ledger, unit, terms, each) for each in together.get(unit, ()))
-            most = self.most[ledger.path, unit] = max(
+            more = missing.get(unit, ())
+            shared = [self.price(ledger, unit, terms, each) for each in together.get(unit, ())]
+            found = self.most[ledger.path, unit] = max(
                 (self.epsilon_of(ledger, unit, terms), *shared, stated.get(unit, 0.0))
             )
-            return most
+            with_more = (
+                self.price(ledger, unit, terms, (*each, *more))
+                for each in ((ledger.spent(unit), *together.get(unit, ())) if more else ())
+            )
+            return max((found, *with_more))
 
+        if missing:
+            self.remarks.append(
+                f"{ledger.path}: epsilon counts what runs could still have spent, where their "
+                "releases chose how much it is"
+            )
         priced = tuple(Unit(unit, labels.get(unit), most_of(unit)) for unit in ledger.units())
         self.verdict.ledgers.append(Kept(ledger.path, found.entries, found.digest, terms, priced))
         with ledger_errors(ledger.path, self.clock):
@@ -370,12 +389,6 @@ class _Verification:
             tested = _at_least(tested, _numbers_in(about, "test_epsilon"))
         most = max((*clients.values(), *tested.values()), default=None)
         self.verdict.epsilon = math.inf if plain else _bound_of(most, begin.facts.get("promise"))
-        if not local and self.verdict.epsilon is not None:
-            # where a run that chose what it spent had used the same records, its budget bounds them
-            last = math.inf if seal is None else seal.seq
-            earlier = max(_chosen(ledger, terms, last), self.verdict.epsilon)
-            if seal is None or _close(below(about, "result", "epsilon"), earlier):
-                self.verdict.epsilon = earlier
         self.verdict.terms, self.verdict.sealed = terms, seal is not None
         self.guessable(study, ledger, local=local)
         if 1 < (most_rows := _rows_elsewhere(study, ledger)) != begin.facts.get(ROWS, 1):
@@ -606,16 +619,6 @@ def _stated(ledger: Ledger, terms: Terms) -> dict[str, float]:
                 for _, name, spent in _sealed(begin.facts, seal.facts):
                     found[str(name)] = max(spent, found.get(str(name), 0.0))
     return found
-
-
-def _chosen(ledger: Ledger, terms: Terms, last: float) -> float:
-    """Return the largest budget of a run that began before entry ``last`` and let releases choose
-    what it spent; 0 if there is none.
-    """
-    begins = (each for each in ledger.notes(BEGIN) if each.seq < last)
-    return max(
-        (chosen_within(each.facts.get("promise"), terms.delta) for each in begins), default=0.0
-    )
 
 
 def _exceeded(begin: Row, seal: Row, privacy: Row) -> Iterator[str]:

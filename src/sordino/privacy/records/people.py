@@ -146,6 +146,8 @@ def open_sets(
         ledger.refuse_other_data(run, data)
     with ledger.transaction() as db:
         ledger.refuse_changed_records()
+        if not known:
+            ledger.book_reserve()
         sets = {one.unit: one for one in store.sets(db)}
         names = {name: _set_name(ledger, sets, name, run, known=known) for name in distinct}
         ledger.register({name: name for name in names.values()})
@@ -241,6 +243,8 @@ def close_sets(ledger: Ledger, run: str) -> bool:
             return False  # a run's own ledger has no later run
         ledger.refuse_changed_records()
         held = [one for one in store.sets(db) if run in one.runs]
+        if held:
+            ledger.book_reserve(run)
         for one in held:
             store.put_set(db, replace(one, runs=tuple(each for each in one.runs if each != run)))
         sets = {one.number: one for one in store.sets(db)}

@@ -208,6 +208,16 @@ class Prices:
             return False
         return True
 
+    def sharing(self, names: Iterable[str]) -> set[str]:
+        """The runs that hold sets open which share a record with these."""
+        tables, found = self._now(), set[str]()
+        for name in names:
+            one = tables.numbers.get(name)
+            near = [] if one is None else [each.sets for each in tables.classes.get(one, ())]
+            for number in {one}.union(*near) if one is not None else ():
+                found.update(store.holders(self.ledger.connection, tables.sets[number].unit))
+        return found
+
     def _promises(self, unit: str) -> dict[str, Budget]:
         """The budgets that runs promised to a set which they hold open, by run."""
         found = {}

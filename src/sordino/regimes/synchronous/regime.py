@@ -568,14 +568,17 @@ def gradient_clip(made: Bounded, trial: Trial) -> float:
 def proxy_clip(
     study: SynchronousStudy, method: ClientLevel, sizes: Sequence[int], trial: Trial
 ) -> float:
-    """Return S: the median norm of first updates, of median-sized clients of public examples."""
+    """Return S: the median norm of first updates, of clients of public examples that are as large
+    as the median one; where sizes are private, as what a client draws in a round.
+    """
     import torch
 
     from sordino.training.client import Examples
     from sordino.training.local import LocalWork
 
     kernels, public = trial.look()
-    size = min(max(sorted(sizes)[len(sizes) // 2], 1), len(public[1]))
+    usual = method.batch * method.tau if study.hides_sizes else sorted(sizes)[len(sizes) // 2]
+    size = min(max(usual, 1), len(public[1]))
     start, norms = kernels.flat.weights.clone(), []
     kernels.mean.prepare(Examples(*public), [min(method.batch, size)])
     for index, part in enumerate(range(0, len(public[1]) - size + 1, size)):
