@@ -29,9 +29,9 @@ from sordino.core.run.environment import ENDED
 from sordino.core.run.folder import KEY
 from sordino.core.run.verify import priced, verify
 from sordino.data.notices import noticed
-from sordino.privacy import Gaussian, LedgerSession, PoissonSampled, accountant
+from sordino.privacy import Gaussian, Ledger, LedgerSession, PoissonSampled, accountant
 from sordino.privacy.budget import most_steps
-from sordino.privacy.records import Records
+from sordino.privacy.records import Records, people
 from sordino.regimes.asynchronous.study import TEMPLATE as ASYNCHRONOUS
 from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 from sordino.regimes.vertical.study import TEMPLATE as VERTICAL
@@ -194,6 +194,24 @@ def test_a_later_run_counts_all_that_one_could_have_spent_which_chose_by_looking
         verdict = verify(tmp_path / name)
         assert not verdict.problems
         assert verdict.epsilon == pytest.approx(bound, rel=1e-6)
+
+
+def test_of_a_run_that_ended_in_a_version_before_no_less_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That booked no rest, and its sets are closed: nobody knows any more who was in which."""
+    rows = saved(tmp_path, "0.csv", plain())
+    with monkeypatch.context() as before:
+        before.setattr(people, "CLOSED", "unknown then")
+        before.setattr(Ledger, "book_reserve", lambda *given: None)
+        run(tmp_path, "first", rows, *ALI, f"privacy.noise_multiplier={SIGMA}")
+    own = PoissonSampled(RATE, Gaussian(SIGMA))
+    most = most_steps(own, epsilon=6.0, delta=DELTA, accountant="pld")
+    assert verify(tmp_path / "kept").epsilon == pytest.approx(epsilon(most), rel=1e-6)
+    later = run(tmp_path, "later", rows, *DP_SGD)
+    assert later.epsilon >= epsilon(most + 3) * (1 - 1e-9)
+    for name in ("first", "later", "kept"):
+        assert not verify(tmp_path / name).problems
 
 
 def test_of_noise_that_was_chosen_a_later_run_counts_what_its_order_had_left(

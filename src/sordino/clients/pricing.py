@@ -309,7 +309,18 @@ def with_balances(
         )
 
     alike = None if asked.staged else event
+    charges = -(-min(wanted, _fewer(worst.steps)) // asked.paid(units[0]))
+    if alike is not None and dearest.spent and charges and math.isfinite(worst.spent):
+        spent = [*dearest.spent, (event(sigma), int(charges))]
+        total = accountant(budget.accountant).epsilon(spent, budget.delta)
+    else:
+        total = worst.spent
     said = _remedy_of_spent(clients, asked, budget, alike, sigma)
+    if dearest.spent and worst.steps != 0:
+        said.append(
+            f"records have spent epsilon {epsilon_text(worst.spent)} in earlier runs: with what "
+            f"this one spends, it will state epsilon {epsilon_text(total)}"
+        )
     why = _of_persons(study)
     if why and worst.steps is not None and worst.steps < wanted:
         charges = -(-wanted // asked.paid(units[0]))

@@ -396,6 +396,8 @@ class Result(Record, frozen=True, kw_only=True):
         spent: epsilon of each unit; null without privacy.
         test_epsilon: of test rows that are paid for.
         rmse: instead of accuracy, where labels are numbers, in their units.
+        early: whether others ended it before all was done that was planned, or decided how much
+            it is: then only the budget is a bound. Absent where nobody else could.
     """
 
     rounds: Whole = UNSET
@@ -407,6 +409,7 @@ class Result(Record, frozen=True, kw_only=True):
     spent: Maybe[tuple[Real, ...]] = UNSET
     test_epsilon: Number = UNSET
     rmse: Number = UNSET
+    early: Maybe[bool] = UNSET
 
 
 class Place(Record, frozen=True, kw_only=True):

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from sordino.core.records import Facts, Round
     from sordino.core.statements import Advice, Paragraph, RegimeReport
     from sordino.core.study.base import Study
-    from sordino.core.world import Summing
+    from sordino.core.world import Snapshot, Summing
 
 S = TypeVar("S", bound="Study")
 
@@ -78,6 +78,12 @@ class Regime(ABC, Generic[S]):
 
         Data is loaded only where the price depends on it.
         """
+
+    def complete(self, study: S, moment: Snapshot) -> bool:
+        """Return whether all that was planned has been done, by whoever did most, so that nobody
+        else decided how much it is.
+        """
+        return moment.number >= study.horizon
 
     @abstractmethod
     def plan(self, study: S) -> tuple[Plan, tuple[int, ...]]:

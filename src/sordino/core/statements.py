@@ -515,14 +515,13 @@ def looked(study: Study) -> bool:
     return study.privacy.unit != "none" and (best or method.adapts_steps or method.adapts_noise)
 
 
-def guaranteed(study: Study, spent: float) -> float:
-    """The epsilon that is a bound: what was spent, or the budget where releases chose that."""
+def guaranteed(study: Study, spent: float, *, early: bool = False) -> float:
+    """The epsilon that is a bound: what was spent, or the budget where releases chose that, or
+    others, who saw releases and ended the run ``early`` or asked when they liked.
+    """
     budget = study.privacy.epsilon
-    return (
-        spent
-        if study.form != "sound" or budget is None or not looked(study)
-        else max(budget, spent)
-    )
+    chosen = early or looked(study)
+    return max(budget, spent) if chosen and budget is not None and study.form == "sound" else spent
 
 
 def assumptions(study: Study) -> list[str]:

@@ -33,6 +33,9 @@ KINDS = (UNIT, BEGIN, SEAL, RECORDS)
 OUTSIDE = "outside"
 """Key of a note of records: the last entry up to which charges on sets that no run made are counted
 for every record that may have been in them."""
+CLOSED = "closed"
+"""Key of a note of records: the run that had ended, with all booked that it could still have
+spent. Notes of versions before have none."""
 PROMISED = "promised"
 """Key of a note of a run's beginning: of each set of records, epsilon, delta and accountant of the
 budget that nobody may exceed until the run has ended. Notes of versions before have none."""

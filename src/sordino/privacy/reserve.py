@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sordino.privacy.accounting import Spent, accountant, fixed_order
 from sordino.privacy.budget import Budget
-from sordino.privacy.chain import BEGIN, PROMISED, Charge, Note
+from sordino.privacy.chain import BEGIN, CLOSED, PROMISED, RECORDS, SEAL, Charge, Note
 from sordino.privacy.event import Chosen, Event, Gaussian, decode
 
 if TYPE_CHECKING:
@@ -38,20 +38,38 @@ RESERVE = "reserve"
 the run had ended in a version that booked none."""
 
 
-def chose(begin: Note) -> bool:
-    """Return whether a run let its releases choose how much it spends."""
-    promise: Any = begin.facts.get("promise")
+def chose(ledger: Ledger, begin: Note) -> bool:
+    """Return whether a run let its releases choose how much it spends; or others did, who ended it
+    early or asked when they liked.
+    """
+    seal = ledger.noted(SEAL, begin.name)
+    promise, ended = begin.facts.get("promise"), None if seal is None else seal.facts.get("run")
     said = promise if isinstance(promise, Mapping) else {}
-    return bool(said.get("chosen")) and said.get("form") == "sound"
+    early = isinstance(ended, Mapping) and ended.get("result.early")
+    return bool(said.get("chosen") or early) and said.get("form") == "sound"
 
 
-def reserve(ledger: Ledger, run: str | None = None) -> list[Charge]:
-    """The charges that are missing, of all runs or of one, on units that a run charged."""
-    begins = [each for each in ledger.notes(BEGIN) if chose(each) and run in (None, each.name)]
-    return [charge for begin in begins for charge in _missing(ledger, begin)]
+Histories = Callable[[str], Sequence[Spent]]
+"""Of the records of a unit, with what the run itself has charged."""
 
 
-def _missing(ledger: Ledger, begin: Note) -> Iterator[Charge]:
+def reserve(
+    ledger: Ledger, run: str | None = None, histories: Histories | None = None
+) -> list[Charge]:
+    """The charges that are missing, of all runs or of one, on units that a run charged.
+
+    ``histories`` say what its budget has paid for; without them, what it charged itself alone.
+    """
+    done = {note.facts.get(CLOSED) for note in ledger.notes(RECORDS)}
+    return [
+        each
+        for begin in ledger.notes(BEGIN)
+        if begin.name not in done and run in (None, begin.name) and chose(ledger, begin)
+        for each in _missing(ledger, begin, histories)
+    ]
+
+
+def _missing(ledger: Ledger, begin: Note, histories: Histories | None) -> Iterator[Charge]:
     run = begin.name
     for unit, budget in _budgets(begin).items():
         spent, key = Counter[Event](), f"{run}/{RESERVE}/{unit}"
@@ -60,15 +78,18 @@ def _missing(ledger: Ledger, begin: Note) -> Iterator[Charge]:
             "key < ?)",
             (unit, f"{RESERVE}/{key}", f"{run}/", f"{run}0"),
         ).fetchall()
-        if any(booked.endswith(key) for _, _, booked in rows):
+        if not rows or any(booked.endswith(key) for _, _, booked in rows):
             continue
         for text, count, _ in rows:
             spent[decode(text)] += count
-        if (found := _rest(budget, tuple(sorted(spent.items(), key=repr)))) is not None:
+        own = tuple(sorted(spent.items(), key=repr))
+        paid = [own] if histories is None else histories(unit)
+        found = [_rest(budget, own, tuple(each)) for each in paid]
+        # all records of a unit are charged alike, so the dearest of them ends it
+        event, count = min(found, key=lambda each: (each[1], -_multiplier(each[0])))
+        if count:
             why = f"what run {run} could still have released, which chose by looking"
-            yield Charge(
-                unit=unit, event=found[0], count=found[1], why=why, method="", round=0, key=key
-            )
+            yield Charge(unit=unit, event=event, count=count, why=why, method="", round=0, key=key)
 
 
 def _budgets(begin: Note) -> dict[str, Budget]:
@@ -76,28 +97,29 @@ def _budgets(begin: Note) -> dict[str, Budget]:
     promise, kept = begin.facts["promise"], begin.facts.get(PROMISED)
     if isinstance(kept, Mapping):
         return {str(unit): Budget(*each) for unit, each in kept.items()}
-    values = (promise.get(each) for each in ("epsilon_budget", "delta", "accountant"))
-    epsilon, delta, name = values
+    epsilon, delta, name = (promise.get(e) for e in ("epsilon_budget", "delta", "accountant"))
     if not isinstance(epsilon, (int, float)) or math.isinf(epsilon) or delta is None:
         return {}
     return {str(unit): Budget(epsilon, delta, name) for unit in begin.facts["units"].values()}
 
 
+def _multiplier(event: Event) -> float:
+    inside = event.event if isinstance(event, Chosen) else event
+    return inside.noise_multiplier if isinstance(inside, Gaussian) else 0.0
+
+
 @cache
-def _rest(budget: Budget, spent: Spent) -> tuple[Event, int] | None:
-    """What a budget would have paid for after ``spent``, of the kind of steps that were taken."""
-    if not spent:
-        return None
-    order, own = fixed_order(budget.accountant), accountant(budget.accountant)
-    if order is None or not any(isinstance(event, Chosen) for event, _ in spent):
+def _rest(budget: Budget, own: Spent, history: Spent) -> tuple[Event, int]:
+    """What a budget would have paid for after a history, of the kind of steps that were taken."""
+    order, price = fixed_order(budget.accountant), accountant(budget.accountant).epsilon
+    if order is None or not any(isinstance(event, Chosen) for event, _ in own):
         # of several kinds, which versions before allowed, the dearest
-        event = max(spent, key=lambda each: own.epsilon([(each[0], 1)], budget.delta))[0]
-        count = budget.remaining_steps(event, spent) or 0
-        return (event, count) if count else None
+        event = max(own, key=lambda each: price([(each[0], 1)], budget.delta))[0]
+        return event, budget.remaining_steps(event, history) or 0
     low, high = 1e-3, 1e6
     while high > (1.0 + 1e-9) * low:
         sigma = math.sqrt(low * high)
-        tried = [*spent, (Chosen(order=order, event=Gaussian(noise_multiplier=sigma)), 1)]
-        within = own.epsilon(tried, budget.delta) <= budget.epsilon
+        tried = [*history, (Chosen(order=order, event=Gaussian(noise_multiplier=sigma)), 1)]
+        within = price(tried, budget.delta) <= budget.epsilon
         low, high = (low, sigma) if within else (sigma, high)
     return Chosen(order=order, event=Gaussian(noise_multiplier=low)), 1

@@ -250,7 +250,7 @@ class LedgerSession:
         """
         for other in sorted(self.prices.sharing(self.names.values()) - {run}):
             begin = self.ledger.noted(BEGIN, other)
-            if begin is not None and (chosen or chose(begin)):
+            if begin is not None and (chosen or chose(self.ledger, begin)):
                 raise StudyError(
                     f"{self.ledger.path}: run {other} has not ended and uses the same records, and "
                     f"the {'new' if chosen else 'old'} run chooses by what it releases how much it "

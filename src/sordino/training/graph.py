@@ -94,19 +94,22 @@ _APART = frozenset(_LISTED.split())
 """Operations that ``vmap`` carries out for many examples without letting them meet."""
 
 _ONE_BY_ONE = """
-adaptive_max_pool2d adaptive_max_pool2d_backward argmax argmin avg_pool3d_backward bitwise_and
-bitwise_not bitwise_or bitwise_xor celu channel_shuffle col2im copy cumprod embedding
-embedding_dense_backward embedding_renorm empty empty_like erfinv floor_divide fmod gather
-hardshrink hardshrink_backward im2col index index_put index_select lerp linspace logit
-logit_backward
-max_pool3d_with_indices max_pool3d_with_indices_backward mish mish_backward nan_to_num
-native_batch_norm native_batch_norm_backward new_empty new_empty_strided pixel_shuffle
-pixel_unshuffle reflection_pad1d reflection_pad1d_backward reflection_pad2d
-reflection_pad2d_backward remainder replication_pad1d replication_pad1d_backward replication_pad2d
-replication_pad2d_backward roll round scatter scatter_add sort std_mean topk upsample_bilinear2d
-upsample_bilinear2d_backward upsample_linear1d upsample_linear1d_backward upsample_nearest1d
-upsample_nearest1d_backward vdot xlogy _adaptive_avg_pool3d _adaptive_avg_pool3d_backward
-_trilinear _weight_norm_interface _weight_norm_interface_backward
+adaptive_max_pool2d adaptive_max_pool2d_backward adaptive_max_pool3d adaptive_max_pool3d_backward
+argmax argmin avg_pool3d_backward bitwise_and bitwise_not bitwise_or bitwise_xor celu
+channel_shuffle col2im copy cummax cumprod diag_embed digamma embedding embedding_dense_backward
+embedding_renorm empty empty_like erfinv floor_divide fmax fmin fmod frac gather hardshrink
+hardshrink_backward im2col index index_add index_put index_select isneginf isposinf lerp lgamma
+linspace logcumsumexp logit logit_backward max_pool3d_with_indices max_pool3d_with_indices_backward
+mish mish_backward nan_to_num native_batch_norm native_batch_norm_backward new_empty
+new_empty_strided pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad1d_backward
+reflection_pad2d reflection_pad2d_backward reflection_pad3d reflection_pad3d_backward remainder
+replication_pad1d replication_pad1d_backward replication_pad2d replication_pad2d_backward
+replication_pad3d replication_pad3d_backward roll rot90 round scatter scatter_add sinc sort std_mean
+topk unfold unfold_backward upsample_bilinear2d upsample_bilinear2d_backward upsample_linear1d
+upsample_linear1d_backward upsample_nearest1d upsample_nearest1d_backward upsample_nearest3d
+upsample_nearest3d_backward upsample_trilinear3d upsample_trilinear3d_backward vdot xlogy
+_adaptive_avg_pool3d _adaptive_avg_pool3d_backward _trilinear _weight_norm_interface
+_weight_norm_interface_backward
 """
 _INSIDE = _APART | frozenset(_ONE_BY_ONE.split())
 """Operations whose public functions read and write within their tensors, whatever numbers these
@@ -328,7 +331,7 @@ class Graph:
         if torch.Tag.nondeterministic_seeded in kind.tags:
             raise Unfit(f"{name} draws random numbers")
         if name not in _INSIDE:
-            raise Unfit(f"{name} is not known to stay within its tensors")
+            raise Unfit(f"{name} is not known to stay within its tensors, see docs/own-model.md")
         if why := _beyond(name, node):
             raise Unfit(f"{name} with {why}")
         if name in ("view", "_unsafe_view", "_reshape_alias"):

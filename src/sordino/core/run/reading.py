@@ -142,10 +142,10 @@ class Run:
 
     @property
     def chosen(self) -> bool:
-        """Return whether spending was chosen by looking at releases: only the budget is a bound
-        then.
+        """Return whether spending was chosen by looking at releases, by the run or by others: only
+        the budget is a bound then.
         """
-        return self.private and self.about.chosen is True
+        return self.private and (self.about.chosen is True or self.result.early is True)
 
     @property
     def guaranteed(self) -> float | None:

@@ -446,6 +446,7 @@ def _end(
     """Return how a run ended, and its ``run.json`` without the place in the ledger."""
     study, plain, before = built.study, built.study.privacy.unit == "none", known(about.result)
     most = math.inf if plain else max((*spent.each, spent.test or 0.0))
+    early = built.agreed and not plain and not builder.of(study).complete(study, moment)
     outcome = Outcome(
         run=str(folder),
         method=study.method.name,
@@ -454,7 +455,7 @@ def _end(
         steps=moment.taken,
         accuracy=last_told(folder, study.regime),
         rmse=last_told(folder, study.regime, "rmse"),
-        epsilon=guaranteed(study, most),
+        epsilon=guaranteed(study, most, early=early),
         spent=most,
         delta=study.privacy.delta,
         accountant=study.privacy.accountant,
@@ -472,6 +473,7 @@ def _end(
         spent=None if plain else spent.each,
         test_epsilon=spent.test,
         rmse=UNSET if outcome.rmse is None else outcome.rmse,
+        early=early or UNSET,
     )
     return outcome, replace(
         about,

@@ -135,6 +135,11 @@ def verify(path: Path, *, digest: str | None = None, seconds: float = SECONDS) -
             ),
             default=None,
         )
+        if check.reserved:
+            verdict.remarks.append(
+                "epsilon counts what runs could still have spent whose releases chose how much it "
+                "is, or others"
+            )
         verdict.terms = next(
             (kept.terms for kept in verdict.ledgers if kept.terms is not None), None
         )
@@ -239,6 +244,7 @@ class _Verification:
         self.prices: dict[Any, float] = {}
         self.most: dict[tuple[Path, str], float] = {}  # of each unit of a ledger that was walked
         self.found = False  # the digest that was noted elsewhere
+        self.reserved = False  # whether a run could have spent more
 
     def left(self) -> float:
         """Seconds that are left."""
@@ -321,11 +327,7 @@ class _Verification:
             )
             return max((found, *with_more))
 
-        if missing:
-            self.remarks.append(
-                f"{ledger.path}: epsilon counts what runs could still have spent, where their "
-                "releases chose how much it is"
-            )
+        self.reserved |= bool(missing)
         priced = tuple(Unit(unit, labels.get(unit), most_of(unit)) for unit in ledger.units())
         self.verdict.ledgers.append(Kept(ledger.path, found.entries, found.digest, terms, priced))
         with ledger_errors(ledger.path, self.clock):
@@ -388,7 +390,9 @@ class _Verification:
             clients = _at_least(clients, _numbers_in(about, "spent"))
             tested = _at_least(tested, _numbers_in(about, "test_epsilon"))
         most = max((*clients.values(), *tested.values()), default=None)
-        self.verdict.epsilon = math.inf if plain else _bound_of(most, begin.facts.get("promise"))
+        sealed = None if seal is None else seal.facts.get("run")
+        bound = _bound_of(most, begin.facts.get("promise"), sealed)
+        self.verdict.epsilon = math.inf if plain else bound
         self.verdict.terms, self.verdict.sealed = terms, seal is not None
         self.guessable(study, ledger, local=local)
         if 1 < (most_rows := _rows_elsewhere(study, ledger)) != begin.facts.get(ROWS, 1):
@@ -564,12 +568,15 @@ def _rows_elsewhere(study: Row, ledger: Ledger) -> int:
     return 1 if here or not isinstance(rows, int) else rows
 
 
-def _bound_of(spent: float | None, promise: object) -> float | None:
-    """The epsilon that is a bound: what was spent; at least the budget if releases chose that."""
-    stated = mapping(promise)
+def _bound_of(spent: float | None, promise: object, sealed: object) -> float | None:
+    """The epsilon that is a bound: what was spent; at least the budget if releases chose that, or
+    others.
+    """
+    stated, ended = mapping(promise), mapping(sealed)
     budget = _number(stated.get("epsilon_budget"))
-    chosen = stated.get("chosen") and stated.get("form") == "sound" and not math.isinf(budget)
-    return spent if spent is None or not chosen else max(spent, budget)
+    chosen = stated.get("chosen") or ended.get("result.early")
+    within = chosen and stated.get("form") == "sound" and not math.isinf(budget)
+    return spent if spent is None or not within else max(spent, budget)
 
 
 def _numbers_in(about: Row, key: str) -> list[float]:

@@ -27,7 +27,7 @@ import numpy as np
 from sordino.base.errors import LedgerError, ResumeError
 from sordino.base.siphash import stacked
 from sordino.privacy.budget import Budget
-from sordino.privacy.chain import BEGIN, OUTSIDE, RECORDS, SEAL
+from sordino.privacy.chain import BEGIN, CLOSED, OUTSIDE, RECORDS, SEAL
 from sordino.privacy.event import Event
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import store
@@ -244,7 +244,7 @@ def close_sets(ledger: Ledger, run: str) -> bool:
         ledger.refuse_changed_records()
         held = [one for one in store.sets(db) if run in one.runs]
         if held:
-            ledger.book_reserve(run)
+            ledger.book_reserve(run, Prices(ledger).histories)
         for one in held:
             store.put_set(db, replace(one, runs=tuple(each for each in one.runs if each != run)))
         sets = {one.number: one for one in store.sets(db)}
@@ -268,7 +268,7 @@ def close_sets(ledger: Ledger, run: str) -> bool:
         )
         for number in done:
             store.put_set(db, replace(sets[number], live=False, before=()))
-        _keep(ledger, replace(before, classes=numbers[before.classes]), before, pool)
+        _keep(ledger, replace(before, classes=numbers[before.classes]), before, pool, closed=run)
     return bool(held)
 
 
@@ -403,10 +403,19 @@ def _merged(index: Index, together: Mapping[int, Sequence[int]], pool: Pool) -> 
     return replace(index, classes=classes)
 
 
-def _keep(ledger: Ledger, index: Index, before: Index, pool: Pool, counted: int = 0) -> None:
+def _keep(
+    ledger: Ledger,
+    index: Index,
+    before: Index,
+    pool: Pool,
+    counted: int = 0,
+    *,
+    closed: str | None = None,
+) -> None:
     """Write everything, with equal classes as one and no more of them than can be.
 
-    ``counted`` is the entry up to which charges that no run made are counted, if any more are.
+    ``counted`` is the entry up to which charges that no run made are counted, if any more are;
+    ``closed`` the run that has ended.
     """
     db = ledger.connection
     live = len({each for one in pool.classes for each in one.sets})
@@ -419,4 +428,5 @@ def _keep(ledger: Ledger, index: Index, before: Index, pool: Pool, counted: int 
     version = str(int(store.meta(db, "version")) + 1)
     store.put_meta(db, "version", version)
     facts = {"digest": store.digest(db), OUTSIDE: counted or counted_until(ledger)}
+    facts |= {} if closed is None else {CLOSED: closed}
     ledger.note(RECORDS, version, facts)

@@ -31,6 +31,7 @@ from sordino.regimes.asynchronous.study import TEMPLATE, AsynchronousStudy
 
 if TYPE_CHECKING:
     from sordino.clients.assemble import Assembly
+    from sordino.core.world import Snapshot
 
 SPARE = 1.25  # times the fair share, where delays differ
 OF_EDGES = (
@@ -96,6 +97,10 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         if not study.ordered:
             return (None,) * len(sizes)
         return tuple(max(int(size // study.method.batch), 1) for size in sizes)
+
+    def complete(self, study: AsynchronousStudy, moment: Snapshot) -> bool:
+        """Return False: nothing plans how many of the updates are one edge's."""
+        return False
 
     def may_choose(self, study: AsynchronousStudy) -> bool:
         """Return whether batches may come in a public order or be drawn."""

@@ -40,7 +40,7 @@ from sordino.clients.study import BATCHES, ORDERED, SIZES, resting_on
 from sordino.core.method import Method
 from sordino.core.plan import NoisyCharges, Plan, Schedule, least
 from sordino.core.statements import Advice, Paragraph
-from sordino.core.world import Summing
+from sordino.core.world import Snapshot, Summing
 from sordino.mechanisms.kinds import NoiseRequest
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Budget, Event, Gaussian
@@ -71,7 +71,8 @@ OF_CLIENTS = (
     "The aggregator is trusted with single bounded updates, or sees only their sum (secure "
     "aggregation); all else sees the noisy sum.",
     "The members and the size of a cohort are secret; amplification by sampling depends on "
-    "this. Checkpoints hold both until the run ends: keep the folder secret until then.",
+    "this. Checkpoints hold both until the run ends: keep the folder secret until then. In a "
+    "federation the times at which rounds close tell other sites of it (docs/threats.md).",
     "The number of clients and their weights are public and fixed: they form the divisor "
     "of every sum.",
 )
@@ -99,6 +100,12 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
     budget = "rounds"
     template = TEMPLATE
     carried = True
+
+    def complete(self, study: SynchronousStudy, moment: Snapshot) -> bool:
+        """Return whether all rounds have passed, with all steps of the client that took most."""
+        tau = study.method.fixed_tau
+        steps = 0 if study.privacy.unit == "client" else (tau or math.inf) * study.horizon
+        return moment.number >= study.horizon and moment.taken >= steps
 
     def wanted(self, study: SynchronousStudy) -> int:
         """Return the charges of a client that noise is calibrated for."""

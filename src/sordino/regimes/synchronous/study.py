@@ -15,6 +15,7 @@ from sordino.core.method import METHODS
 from sordino.core.world import Summing
 from sordino.mechanisms.gaussian import checked_clip
 from sordino.mechanisms.shared import FEWEST_BITS, MOST_BITS
+from sordino.privacy.accounting import fixed_order
 from sordino.regimes.synchronous.method import SynchronousMethod
 from sordino.regimes.synchronous.methods.fixed import ClientLevel, Clipped
 from sordino.training.optimizer import Sgd
@@ -179,6 +180,19 @@ class SynchronousStudy(HorizontalStudy):
                 )
             if self.data.clients < 2:
                 raise ValueError("data.clients is 1: unit 'client' needs at least two clients")
+        several = self.method.wants.loss is not None or len({n for _, n in self.factors}) > 1
+        if (
+            self.method.adapts_steps
+            and several
+            and self.privacy.unit == "sample"
+            and self.form == "sound"
+            and fixed_order(self.privacy.accountant) is None
+        ):
+            raise ValueError(
+                f"privacy.accountant '{self.privacy.accountant}' has no bound for releases of "
+                f"several kinds where earlier ones decide how many there are (method '{name}'): "
+                "fix a Rényi order in advance, for example 'rdp@8'"
+            )
         if self.method.adapts_noise and self.rows_at_once > 1:
             raise ValueError(
                 f"method '{name}' lets earlier releases decide about the noise, which has no known "
