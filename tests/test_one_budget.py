@@ -31,7 +31,7 @@ from sordino.core.run.verify import priced, verify
 from sordino.data.notices import noticed
 from sordino.privacy import Gaussian, Ledger, LedgerSession, PoissonSampled, accountant
 from sordino.privacy.budget import most_steps
-from sordino.privacy.records import Records, people
+from sordino.privacy.records import Records
 from sordino.regimes.asynchronous.study import TEMPLATE as ASYNCHRONOUS
 from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 from sordino.regimes.vertical.study import TEMPLATE as VERTICAL
@@ -202,7 +202,7 @@ def test_of_a_run_that_ended_in_a_version_before_no_less_is_counted(
     """That booked no rest, and its sets are closed: nobody knows any more who was in which."""
     rows = saved(tmp_path, "0.csv", plain())
     with monkeypatch.context() as before:
-        before.setattr(people, "CLOSED", "unknown then")
+        before.setattr("sordino.privacy.records.people.CLOSED", "unknown then")
         before.setattr(Ledger, "book_reserve", lambda *given: None)
         run(tmp_path, "first", rows, *ALI, f"privacy.noise_multiplier={SIGMA}")
     own = PoissonSampled(RATE, Gaussian(SIGMA))
