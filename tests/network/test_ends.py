@@ -18,6 +18,7 @@ from sordino.base.logs import log_to
 from sordino.base.message import Labels, Passive, decode, encode
 from sordino.core import records
 from sordino.core.run import reading
+from sordino.core.run.verify import verify
 from sordino.live.federation import NAME, read
 from sordino.network import frames
 from sordino.network.frames import cut_short
@@ -27,7 +28,7 @@ from sordino.network.server_session import Heard, ServerSession
 from sordino.network.status import Incidents, Reporter, Shown, conclude
 from sordino.network.storage import JOURNAL
 from sordino.network.transport import Event, Mailbox
-from sordino.privacy import LedgerSession
+from sordino.privacy import Gaussian, LedgerSession, PoissonSampled, accountant
 from sordino.report.page import render
 
 from .conftest import Makes
@@ -110,6 +111,46 @@ def test_a_run_ends_when_too_few_sites_are_left_that_have_not_refused(
         assert "budget" in found.kernels[-1].session.sites[index].out
     for each in limited:
         assert 0 < found.done[each].spent <= limits[each]
+
+
+@pytest.mark.parametrize("name", ["synchronous", "asynchronous"])
+def test_who_may_have_been_ended_by_looking_states_the_budget(name: str, federate: Makes) -> None:
+    """Other sites and the server see releases: what was spent when one of them ended the run was
+    stated as a bound (true delta up to nine times the stated one).
+    """
+    found = federate(name, minimum=3)
+    found.start("server", "site-0", "site-1")
+    found.until(lambda: found.net.listens)
+    hand = Hand(found, "site-2")
+    hand.hello()
+    hand.answer(hand.get(frames.Ask))
+    hand.send(frames.Refuse(hand.get(frames.Ask).number, "I have seen enough"))
+    found.wait()
+    whole_plan = 16  # two steps in eight rounds
+    event = PoissonSampled(0.2, Gaussian(1.0))
+    for each, outcome in found.done.items():
+        folder, ends = found.folder(each), reading.load(found.folder(each))
+        verdict = verify(folder)
+        assert not verdict.problems
+        assert outcome.spent < outcome.epsilon == ends.guaranteed == verdict.epsilon == 50.0
+        assert ends.chosen
+        if name == "synchronous":
+            price = accountant("rdp").epsilon([(event, whole_plan)], 1e-3)
+            counted = verify(folder / "ledger.sqlite").epsilon
+            assert outcome.spent < price
+            assert counted == pytest.approx(price, rel=1e-6)
+
+
+@pytest.mark.parametrize(("name", "early"), [("synchronous", False), ("asynchronous", True)])
+def test_a_run_that_did_all_that_was_planned_states_what_it_spent(
+    name: str, early: bool, federate: Makes
+) -> None:
+    """No plan says how many of the updates are one edge's."""
+    found = federate(name)
+    found.start()
+    found.wait()
+    for outcome in found.done.values():
+        assert outcome.epsilon == (50.0 if early else outcome.spent)
 
 
 def test_a_round_with_a_deadline_waits_for_nobody_who_has_refused(federate: Makes) -> None:

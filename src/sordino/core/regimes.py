@@ -85,6 +85,10 @@ class Regime(ABC, Generic[S]):
         """
         return moment.number >= study.horizon
 
+    def most(self, study: S) -> int | None:
+        """Return how many charges on each unit are planned at most; None where nothing says it."""
+        return None
+
     @abstractmethod
     def plan(self, study: S) -> tuple[Plan, tuple[int, ...]]:
         """The price of a study and the clients' numbers of examples; loads data, trains nothing."""

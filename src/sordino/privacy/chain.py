@@ -43,6 +43,8 @@ budget that nobody may exceed until the run has ended. Notes of versions before 
 DATA = "data"
 """Key of a note of a run's beginning: a fingerprint of all rows that it was built from, in their
 order, which must be the same when it goes on. Notes of versions before have none."""
+PLANNED = "planned"
+"""Key of a beginning: charges on each unit that are planned, where a plan says that."""
 ROWS = "rows"
 """Key of a beginning: rows of one person that a charge covers, where all rows are elsewhere."""
 

@@ -14,7 +14,8 @@ count all of them: ``reserve`` says which are missing, and they are booked when 
 noise chosen along the way, one release of the fixed order's divergence that is left is missing
 (Feldman and Zrnic 2021). A run's own ledger has no later run, and is priced as if they stood there.
 
-Runs whose steps and noise were fixed in advance have no reserve.
+Runs whose steps and noise were fixed in advance have no reserve, unless others ended them: what is
+missing is then what was planned.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from sordino.privacy.accounting import Spent, accountant, fixed_order
 from sordino.privacy.budget import Budget
-from sordino.privacy.chain import BEGIN, CLOSED, PROMISED, RECORDS, SEAL, Charge, Note
+from sordino.privacy.chain import BEGIN, CLOSED, PLANNED, PROMISED, RECORDS, SEAL, Charge, Note
 from sordino.privacy.event import Chosen, Event, Gaussian, decode
 
 if TYPE_CHECKING:
@@ -87,6 +88,9 @@ def _missing(ledger: Ledger, begin: Note, histories: Histories | None) -> Iterat
         found = [_rest(budget, own, tuple(each)) for each in paid]
         # all records of a unit are charged alike, so the dearest of them ends it
         event, count = min(found, key=lambda each: (each[1], -_multiplier(each[0])))
+        planned = begin.facts.get(PLANNED)
+        if isinstance(planned, int):
+            count = min(count, max(planned - sum(spent.values()), 0))
         if count:
             why = f"what run {run} could still have released, which chose by looking"
             yield Charge(unit=unit, event=event, count=count, why=why, method="", round=0, key=key)

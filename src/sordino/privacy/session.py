@@ -22,7 +22,7 @@ from sordino.base.errors import LedgerError, ResumeError, StudyError
 from sordino.base.fingerprints import refuse_other_data
 from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
-from sordino.privacy.chain import BEGIN, DATA, PROMISED, ROWS, SEAL, Charge, Head
+from sordino.privacy.chain import BEGIN, DATA, PLANNED, PROMISED, ROWS, SEAL, Charge, Head
 from sordino.privacy.event import Event
 from sordino.privacy.ledger import Ledger, closed_if_refused
 from sordino.privacy.permit import Permit
@@ -226,8 +226,15 @@ class LedgerSession:
 
         close_sets(self.ledger, self.run)
 
-    def begin(self, run: str, facts: Mapping[str, Any], promised: Mapping[str, Budget]) -> None:
-        """Note in the ledger what a run begins with, and what its units are promised.
+    def begin(
+        self,
+        run: str,
+        facts: Mapping[str, Any],
+        promised: Mapping[str, Budget],
+        most: int | None = None,
+    ) -> None:
+        """Note in the ledger what a run begins with, what its units are promised, and how many
+        charges on each are planned.
 
         Charges of other runs are held against the promises of those that have begun. One that the
         records' histories exceed already binds nobody.
@@ -242,6 +249,7 @@ class LedgerSession:
         }
         noted = {**facts, "units": units, DATA: self.data}
         noted |= {ROWS: self._most} if self._most > 1 else {}
+        noted |= {} if most is None else {PLANNED: most}
         self.ledger.note(BEGIN, run, {**noted, PROMISED: kept} if self.run else noted)
 
     def _refuse_choosing(self, run: str, chosen: bool) -> None:

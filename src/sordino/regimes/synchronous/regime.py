@@ -107,6 +107,11 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         steps = 0 if study.privacy.unit == "client" else (tau or math.inf) * study.horizon
         return moment.number >= study.horizon and moment.taken >= steps
 
+    def most(self, study: SynchronousStudy) -> int | None:
+        """Return the charges of all rounds, where their number is fixed and each is one release."""
+        charged = charged_per_round(study)
+        return None if charged is None or study.batches is not None else charged * study.horizon
+
     def wanted(self, study: SynchronousStudy) -> int:
         """Return the charges of a client that noise is calibrated for."""
         return sum(count for _, count in planned_charges(study))
