@@ -232,12 +232,15 @@ def test_nobody_else_uses_the_records_of_a_run_that_chooses_by_looking(tmp_path:
     rows = saved(tmp_path, "0.csv", plain())
     quiet = lambda going: None  # noqa: E731
 
+    class Stopped(BaseException):
+        """As a kill of the process."""
+
     def stopped(row: object) -> None:
-        raise KeyboardInterrupt
+        raise Stopped
 
     for name, steps, later in (("one", ALI, DP_SGD), ("two", DP_SGD, ALI)):
         own = study(tmp_path, SYNCHRONOUS, rows, (*steps, f"privacy.noise_multiplier={SIGMA}"))
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(Stopped):
             session.begin(own, tmp_path / name, stopped, quiet)
         with pytest.raises(StudyError, match="has not ended and uses the same records"):
             run(

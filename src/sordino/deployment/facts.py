@@ -110,7 +110,7 @@ def made(
                 f"{name}"
             )
     sites = _sites(given, None if own else agreed)
-    epsilon = _epsilon(run, sites)
+    epsilon = _epsilon(run, study, sites)
     private = epsilon is not None
     sentence = _sentence(run, epsilon)
     said = {key: getattr(answers, key) or NOT_ANSWERED for key in QUESTIONS}
@@ -173,15 +173,19 @@ def _sites(given: Sequence[Given], agreed: Agreed | None) -> tuple[d.Site, ...]:
     return tuple(found)
 
 
-def _epsilon(run: Run, sites: Sequence[d.Site]) -> float | None:
-    """Return what is guaranteed to everybody; None where that is nothing.
+def _epsilon(run: Run, study: Study, sites: Sequence[d.Site]) -> float | None:
+    """Return what is guaranteed to everybody; None where that is nothing. Where labels alone are
+    protected, parties that hold features state no epsilon.
 
     A site's ledger may have paid for more than the server knows of, as for a task that was booked
     and never answered: the larger figure counts.
     """
     if not words.promise(run).private or run.guaranteed is None:
         return None
-    stated = [run.guaranteed, *(_spent(each) for each in sites if each.proof is not None)]
+    proved = [each for each in sites if each.proof is not None]
+    if study.privacy.unit == "label":
+        proved = [each for each in proved if each.epsilon is not None] or proved
+    stated = [run.guaranteed, *map(_spent, proved)]
     highest = max(stated)
     return None if math.isinf(highest) else float(epsilon_text(highest, 6))
 

@@ -121,9 +121,9 @@ def _rest(budget: Budget, own: Spent, history: Spent) -> tuple[Event, int]:
         event = max(own, key=lambda each: price([(each[0], 1)], budget.delta))[0]
         return event, budget.remaining_steps(event, history) or 0
     low, high = 1e-3, 1e6
-    while high > (1.0 + 1e-9) * low:
+    while high > (1.0 + 1e-12) * low:
         sigma = math.sqrt(low * high)
         tried = [*history, (Chosen(order=order, event=Gaussian(noise_multiplier=sigma)), 1)]
         within = price(tried, budget.delta) <= budget.epsilon
         low, high = (low, sigma) if within else (sigma, high)
-    return Chosen(order=order, event=Gaussian(noise_multiplier=low)), 1
+    return Chosen(order=order, event=Gaussian(noise_multiplier=high)), 1

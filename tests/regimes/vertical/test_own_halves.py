@@ -219,25 +219,13 @@ class Table(nn.Module):
         return made
 
 
-class Solves(Own):
-    """A triangle that an entity may make singular."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        square = self.layer(x).unsqueeze(2) * torch.eye(WIDTH)
-        made: Tensor = torch.linalg.inv(square + torch.where(far(x), 0.0, 1.0)).sum(2)
-        return made
-
-
 @pytest.mark.parametrize("replays", [False, True])
-@pytest.mark.parametrize("kind", [Table, Solves])
-def test_a_row_on_which_a_model_fails_ends_nothing(
-    kind: Callable[[], nn.Module], replays: bool
-) -> None:
+def test_a_row_on_which_a_model_fails_ends_nothing(replays: bool) -> None:
     x = rows().abs()
     other = x.clone()
     other[CHANGED] = 1e4
-    one, _ = played(seeded(kind), x, replays=replays, frozen=False)
-    two, weights = played(seeded(kind), other, replays=replays, frozen=False)
+    one, _ = played(seeded(Table), x, replays=replays, frozen=False)
+    two, weights = played(seeded(Table), other, replays=replays, frozen=False)
     assert np.isfinite(weights[-1]).all()
     for sent, instead in zip(one[:CHANGED], two[:CHANGED], strict=True):
         assert (sent == instead).all()

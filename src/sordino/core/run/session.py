@@ -520,7 +520,8 @@ def _data_of(built: PreparedRun) -> str | UnsetType:
     if built.study.privacy.ledger != "run" or built.agreed:  # sites keep their data
         return UNSET
     prints = built.simulation.ledgers.ledger.units()
-    if not prints or any(each.startswith((KEYED, *ELSEWHERE)) for each in prints.values()):
+    hidden = (each == unit or each.startswith((KEYED, *ELSEWHERE)) for unit, each in prints.items())
+    if not prints or any(hidden):  # a set of records has no other print than its name
         return UNSET
     text = "\n".join(f"{unit} {each}" for unit, each in sorted(prints.items()))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -645,7 +645,7 @@ def _exceeded(begin: Row, seal: Row, privacy: Row) -> Iterator[str]:
             most = _number(own[int(index)])
         else:
             most = _number(privacy.get("epsilon", "inf"))
-        if spent > most * (1 + CLOSE):
+        if most * (1 + CLOSE) < spent < math.inf:  # what has no bound, no run states one of
             yield (
                 f"{client[:80]} was promised an epsilon of at most {epsilon_text(most)}, and its "
                 f"records had spent {epsilon_text(spent)} when the run was sealed"
