@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import sordino
 from sordino.base import modules
@@ -261,6 +262,18 @@ def test_a_package_imports_its_parts_and_only_sources_that_were_hashed(
 
 
 @pytest.mark.usefixtures("clean")
+def test_what_own_code_sets_when_it_is_imported_is_put_back(tmp_path: Path) -> None:
+    """With anomaly detection on, a row whose gradient is no number ended the run."""
+    (tmp_path / "sets_things.py").write_text(
+        "import torch\ntorch.autograd.set_detect_anomaly(True)\n"
+        "torch.set_default_dtype(torch.float64)\nvalue = torch.is_anomaly_enabled()\n"
+    )
+    modules.look_beside(tmp_path)
+    assert modules.attribute("sets_things:value") is True
+    assert not torch.is_anomaly_enabled()
+    assert torch.get_default_dtype() == torch.float32
+
+
 def test_a_name_that_means_two_modules_is_refused(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("net = 1\n")
     modules.look_beside(tmp_path)

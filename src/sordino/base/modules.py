@@ -220,7 +220,12 @@ def _imported(place: str) -> ModuleType:
         _say(found)
     _provide(found)
     try:
-        return importlib.import_module(place)
+        if top in OURS:
+            return importlib.import_module(place)
+        from sordino.base.settings import own_code  # torch takes a while to import
+
+        with own_code():  # what it sets at its top level would hold for the whole run
+            return importlib.import_module(place)
     except ImportError as error:
         if (error.name or "").partition(".")[0] != "sordino":
             raise  # not the program's
