@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import own_kinds
@@ -164,6 +165,19 @@ def test_a_module_runs_for_an_empty_batch_as_for_any_other(
     assert not out.any()
     kernel(x, y, CLIP, out)
     assert capsys.readouterr().out == ""
+
+
+def test_an_empty_batch_works_as_one_with_an_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server told empty batches of a site by the time of its answers (95.7 % of them)."""
+    flat, (x, y) = Flat(made("group_norm").module), batch()
+    kernel, out = ClippedSum(flat, cross_entropy), torch.empty(flat.dim, dtype=torch.float64)
+    kernel(x, y, CLIP, out)
+    leaf = mock.Mock(side_effect=kernel._leaf)
+    monkeypatch.setattr(kernel, "_leaf", leaf)
+    for count in (0, 1, 0):
+        kernel(x[:count], y[:count], CLIP, out)
+    assert leaf.call_count == 3
+    assert not out.any()
 
 
 def unused(place: str) -> nn.Module:

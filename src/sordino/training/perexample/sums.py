@@ -306,7 +306,7 @@ class ClippedSum:
             layers = len(layers_of(self._paths.flat))
             checked_clip(bound.each(layers), f"privacy.clip / sqrt({layers} layers)")
         _provable(out)
-        self._begin(examples, bound, out, expected)
+        self._begin(examples, bound, out, expected, idle=not len(chosen))
         total = out
         if not 0 < len(chosen) <= TOGETHER:
             total = torch.empty_like(out.zero_())
@@ -317,14 +317,17 @@ class ClippedSum:
                 out.add_(total)
         return joined(found, bound.clip, self._paths.flat.weights, chosen)
 
-    def _begin(self, examples: Examples, bound: Bound, out: Tensor, expected: float) -> None:
+    def _begin(
+        self, examples: Examples, bound: Bound, out: Tensor, expected: float, *, idle: bool
+    ) -> None:
         """Record and compile what batches like this one need, with an example of zeros: else what
         a module of a user's own prints, and kept code, would tell which batch was the first that is
-        not empty.
+        not empty. An ``idle`` batch takes the time of this example: else a server would see by its
+        clock which batches of a site are empty.
         """
         x, y, starts = examples.x, examples.y, examples.starts
         like = type(bound), starts is None, x.shape[1:], x.dtype, rows_of(expected, TOGETHER)
-        if like not in self._begun:
+        if idle or like not in self._begun:
             self._begun.add(like)
             some = x.new_zeros(1, *x.shape[1:]), y.new_zeros(1, *y.shape[1:])
             zeros = Examples(*some, None if starts is None else starts.new_tensor([0, 1]))
