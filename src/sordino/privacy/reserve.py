@@ -89,7 +89,7 @@ def _missing(ledger: Ledger, begin: Note, histories: Histories | None) -> Iterat
         # all records of a unit are charged alike, so the dearest of them ends it
         event, count = min(found, key=lambda each: (each[1], -_multiplier(each[0])))
         planned = begin.facts.get(PLANNED)
-        if isinstance(planned, int):
+        if isinstance(planned, int) and not isinstance(event, Chosen):
             count = min(count, max(planned - sum(spent.values()), 0))
         if count:
             why = f"what run {run} could still have released, which chose by looking"

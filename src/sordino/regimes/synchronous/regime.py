@@ -108,9 +108,13 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         return moment.number >= study.horizon and moment.taken >= steps
 
     def most(self, study: SynchronousStudy) -> int | None:
-        """Return the charges of all rounds, where their number is fixed and each is one release."""
+        """Return the charges of all rounds, where number and noise are fixed and each is one
+        release.
+        """
         charged = charged_per_round(study)
-        return None if charged is None or study.batches is not None else charged * study.horizon
+        if charged is None or study.batches is not None or study.method.adapts_noise:
+            return None
+        return charged * study.horizon
 
     def wanted(self, study: SynchronousStudy) -> int:
         """Return the charges of a client that noise is calibrated for."""
