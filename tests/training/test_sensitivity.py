@@ -10,6 +10,8 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -401,10 +403,18 @@ def test_settings_and_batches_that_the_proof_does_not_cover_are_refused() -> Non
     kernel, y = ClippedSum(flat, cross_entropy), torch.zeros(1, dtype=torch.int64)
     with pytest.raises(StudyError, match="at most 1048576"):
         kernel(torch.zeros(2**20 + 1, 2), y.expand(2**20 + 1), 1.0, out)
-    torch.set_float32_matmul_precision("high")
-    try:
-        with pytest.raises(StudyError, match="set_float32_matmul_precision"):
-            kernel(torch.zeros(1, 2), y, 1.0, out)
-    finally:
-        torch.set_float32_matmul_precision("highest")
+    settings: list[tuple[Callable[[Any], object], Any, Any, str]] = [
+        (torch.set_float32_matmul_precision, "highest", "high", "set_float32_matmul_precision"),
+        (partial(torch.set_autocast_enabled, "cpu"), False, True, "torch.autocast is on"),
+        (torch.autograd.set_detect_anomaly, False, True, "set_detect_anomaly is on"),
+    ]
+    for set_to, before, after, words in settings:
+        set_to(after)
+        try:
+            with pytest.raises(StudyError, match=words):
+                kernel(torch.zeros(1, 2), y, 1.0, out)
+            with pytest.raises(StudyError, match=words):  # before anything is charged
+                ClippedSum(flat, cross_entropy)
+        finally:
+            set_to(before)
     assert MARGIN < 1.0

@@ -113,11 +113,12 @@ def _multiplier(event: Event) -> float:
 
 
 @cache
-def _rest(budget: Budget, own: Spent, history: Spent) -> tuple[Event, int]:
+def _rest(budget: Budget, own: tuple[tuple[Event, int], ...], history: Spent) -> tuple[Event, int]:
     """What a budget would have paid for after a history, of the kind of steps that were taken."""
     order, price = fixed_order(budget.accountant), accountant(budget.accountant).epsilon
-    if order is None or not any(isinstance(event, Chosen) for event, _ in own):
-        # of several kinds, which versions before allowed, the dearest
+    kinds = len(own) > 1 or any(isinstance(event, Chosen) for event, _ in own)
+    if order is None or not kinds:
+        # of several kinds, which versions before allowed without an order, the dearest
         event = max(own, key=lambda each: price([(each[0], 1)], budget.delta))[0]
         return event, budget.remaining_steps(event, history) or 0
     low, high = 1e-3, 1e6

@@ -262,7 +262,7 @@ class ClippedSum:
     """Writes sum_i g_i min(1, C/|g_i|) over a batch into a flat vector."""
 
     def __init__(self, flat: Flat, loss: Loss) -> None:
-        _refuse_coarse_products()  # before anything is charged, too
+        _refuse_settings()  # before anything is charged, too
         self._paths = Paths(flat, loss)
         self._shapes: dict[tuple[object, ...], tuple[int, Tensor]] = {}
         self._begun: set[tuple[object, ...]] = set()
@@ -558,14 +558,23 @@ def _provable(out: Tensor) -> None:
     """Refuse what the proof in :mod:`.clipping` does not cover."""
     if out.dtype != torch.float64:
         raise ValueError(f"a clipped sum is written in float64; got a vector of {out.dtype}")
-    _refuse_coarse_products()
+    _refuse_settings()
 
 
-def _refuse_coarse_products() -> None:
+def _refuse_settings() -> None:
     if not exact_products():
         raise StudyError(
             "torch.set_float32_matmul_precision was set below 'highest': products are then "
             "too coarse for the bound; leave it alone"
+        )
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise StudyError(
+            "torch.autocast is on: products are then in half precision, too coarse for the bound; "
+            "leave it off around a run"
+        )
+    if torch.is_anomaly_enabled():
+        raise StudyError(
+            "torch.autograd.set_detect_anomaly is on: one row could end the run; leave it off"
         )
 
 
