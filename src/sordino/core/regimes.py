@@ -85,8 +85,10 @@ class Regime(ABC, Generic[S]):
         """
         return moment.number >= study.horizon
 
-    def most(self, study: S) -> int | None:
-        """Return how many charges on each unit are planned at most; None where nothing says it."""
+    def planned(self, study: S) -> tuple[int, float] | None:
+        """Return how many charges on each unit are planned at most, and the least noise among them
+        in parts of the first; None where nothing says it.
+        """
         return None
 
     @abstractmethod

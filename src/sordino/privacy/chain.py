@@ -44,7 +44,10 @@ DATA = "data"
 """Key of a note of a run's beginning: a fingerprint of all rows that it was built from, in their
 order, which must be the same when it goes on. Notes of versions before have none."""
 PLANNED = "planned"
-"""Key of a beginning: charges on each unit that are planned, where a plan says that."""
+"""Key of a beginning: charges on each unit that are planned, where a plan says that, and the least
+noise of a schedule in parts of the first."""
+OTHERS = "others"
+"""Key of a beginning: whether others decide when the run ends, as in a federation."""
 ROWS = "rows"
 """Key of a beginning: rows of one person that a charge covers, where all rows are elsewhere."""
 

@@ -55,7 +55,7 @@ from sordino.privacy.chain import (
 from sordino.privacy.event import Event, decode
 from sordino.privacy.formats import NEWEST, LedgerFormat, recognise
 from sordino.privacy.permit import Permit, issue
-from sordino.privacy.reserve import RESERVE, Histories, reserve
+from sordino.privacy.reserve import RESERVE, Remaining, reserve
 from sordino.privacy.storage import SECONDS, Clock, LedgerExists, ledger_errors
 
 BATCH = 64  # links read at once; a hostile one has megabytes
@@ -538,13 +538,13 @@ class Ledger:
         self._walk.head = (seq, prev)
         return tuple(permits), touched
 
-    def book_reserve(self, run: str | None = None, histories: Histories | None = None) -> None:
+    def book_reserve(self, run: str | None = None, remaining: Remaining | None = None) -> None:
         """Book what a run that ends could still have spent, where it chose how much it is; or what
-        is missing of all that ended in versions before. Nobody else's budget stands in the way.
+        is missing of all that ended in versions before.
         """
         with self.transaction() as db:
             if run is not None:
-                self._book(reserve(self, run, histories))
+                self._book(reserve(self, run, remaining))
                 return
             query = "SELECT unit FROM record_sets WHERE runs = '[]'"
             ended = {unit for (unit,) in db.execute(query)}

@@ -11,7 +11,7 @@ the stated one.
 But a run that ends early says less than one that goes on: its end is post-processing of the run
 that takes all steps that its budget pays for. The number of these was known before. So later runs
 count all of them: ``reserve`` says which are missing, and they are booked when a run has ended. Of
-noise chosen along the way, one release of the fixed order's divergence that is left is missing
+noise chosen along the way, releases with the divergence of the fixed order that is left are missing
 (Feldman and Zrnic 2021). A run's own ledger has no later run, and is priced as if they stood there.
 
 Runs whose steps and noise were fixed in advance have no reserve, unless others ended them: what is
@@ -26,10 +26,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from sordino.privacy.accounting import Spent, accountant, fixed_order
+from sordino.privacy.accounting import accountant, fixed_order
 from sordino.privacy.budget import Budget
-from sordino.privacy.chain import BEGIN, CLOSED, PLANNED, PROMISED, RECORDS, SEAL, Charge, Note
-from sordino.privacy.event import Chosen, Event, Gaussian, decode
+from sordino.privacy.chain import (
+    BEGIN,
+    CLOSED,
+    OTHERS,
+    PLANNED,
+    PROMISED,
+    RECORDS,
+    SEAL,
+    Charge,
+    Note,
+)
+from sordino.privacy.event import Chosen, Event, Gaussian, PoissonSampled, decode
 
 if TYPE_CHECKING:
     from sordino.privacy.ledger import Ledger
@@ -39,61 +49,83 @@ RESERVE = "reserve"
 the run had ended in a version that booked none."""
 
 
-def chose(ledger: Ledger, begin: Note) -> bool:
+def chose(ledger: Ledger, begin: Note, *, closing: bool = False) -> bool:
     """Return whether a run let its releases choose how much it spends; or others did, who ended it
-    early or asked when they liked.
+    early or asked when they liked. A run of a federation that is closed without a seal counts.
     """
     seal = ledger.noted(SEAL, begin.name)
     promise, ended = begin.facts.get("promise"), None if seal is None else seal.facts.get("run")
     said = promise if isinstance(promise, Mapping) else {}
     early = isinstance(ended, Mapping) and ended.get("result.early")
-    return bool(said.get("chosen") or early) and said.get("form") == "sound"
+    left = closing and seal is None and begin.facts.get(OTHERS)
+    return bool(said.get("chosen") or early or left) and said.get("form") == "sound"
 
 
-Histories = Callable[[str], Sequence[Spent]]
-"""Of the records of a unit, with what the run itself has charged."""
+Remaining = Callable[[Mapping[str, Sequence[Event]], Mapping[str, Budget]], dict[str, int | None]]
+"""How often an event of each unit could still be charged, on all of them alike."""
 
 
 def reserve(
-    ledger: Ledger, run: str | None = None, histories: Histories | None = None
+    ledger: Ledger, run: str | None = None, remaining: Remaining | None = None
 ) -> list[Charge]:
-    """The charges that are missing, of all runs or of one, on units that a run charged.
+    """The charges that are missing, of all runs or of one that is closed, on units that it charged.
 
-    ``histories`` say what its budget has paid for; without them, what it charged itself alone.
+    Without ``remaining``, budgets pay for what a run has charged itself alone.
     """
     done = {note.facts.get(CLOSED) for note in ledger.notes(RECORDS)}
     return [
         each
         for begin in ledger.notes(BEGIN)
-        if begin.name not in done and run in (None, begin.name) and chose(ledger, begin)
-        for each in _missing(ledger, begin, histories)
+        if begin.name not in done
+        and run in (None, begin.name)
+        and chose(ledger, begin, closing=remaining is not None)
+        for each in _missing(ledger, begin, remaining)
     ]
 
 
-def _missing(ledger: Ledger, begin: Note, histories: Histories | None) -> Iterator[Charge]:
-    run = begin.name
-    for unit, budget in _budgets(begin).items():
-        spent, key = Counter[Event](), f"{run}/{RESERVE}/{unit}"
+def _missing(ledger: Ledger, begin: Note, remaining: Remaining | None) -> Iterator[Charge]:
+    run, budgets = begin.name, _budgets(begin)
+    count, ratio = begin.facts.get(PLANNED) or (None, 1.0)
+    events, spent = dict[str, Event](), dict[str, Counter[Event]]()
+    for unit, budget in budgets.items():
         rows = ledger.connection.execute(
             "SELECT event, count, key FROM entries WHERE unit = ? AND (key = ? OR key >= ? AND "
             "key < ?)",
-            (unit, f"{RESERVE}/{key}", f"{run}/", f"{run}0"),
+            (unit, f"{RESERVE}/{_key(run, unit)}", f"{run}/", f"{run}0"),
         ).fetchall()
-        if not rows or any(booked.endswith(key) for _, _, booked in rows):
-            continue
-        for text, count, _ in rows:
-            spent[decode(text)] += count
-        own = tuple(sorted(spent.items(), key=repr))
-        paid = [own] if histories is None else histories(unit)
-        found = [_rest(budget, own, tuple(each)) for each in paid]
-        # all records of a unit are charged alike, so the dearest of them ends it
-        event, count = min(found, key=lambda each: (each[1], -_multiplier(each[0])))
-        planned = begin.facts.get(PLANNED)
-        if isinstance(planned, int) and not isinstance(event, Chosen):
-            count = min(count, max(planned - sum(spent.values()), 0))
-        if count:
-            why = f"what run {run} could still have released, which chose by looking"
-            yield Charge(unit=unit, event=event, count=count, why=why, method="", round=0, key=key)
+        if rows and not any(booked.endswith(_key(run, unit)) for _, _, booked in rows):
+            spent[unit] = Counter()
+            for text, often, _ in rows:
+                spent[unit][decode(text)] += often
+            events[unit] = _kind(budget, tuple(sorted(spent[unit].items(), key=repr)), ratio)
+    if remaining is None:
+        left = {
+            unit: budgets[unit].remaining_steps(event, tuple(spent[unit].items()))
+            for unit, event in events.items()
+        }
+    else:
+        left = remaining(
+            {unit: [event] for unit, event in events.items()},
+            {unit: budgets[unit] for unit in events},
+        )
+    for unit, event in events.items():
+        most = left[unit] or 0
+        if count is not None and not isinstance(event, Chosen):
+            most = min(most, max(count - sum(spent[unit].values()), 0))
+        if most:
+            yield Charge(
+                unit=unit,
+                event=event,
+                count=most,
+                why=f"what run {run} could still have released, which chose by looking",
+                method="",
+                round=0,
+                key=_key(run, unit),
+            )
+
+
+def _key(run: str, unit: str) -> str:
+    return f"{run}/{RESERVE}/{unit}"
 
 
 def _budgets(begin: Note) -> dict[str, Budget]:
@@ -107,24 +139,30 @@ def _budgets(begin: Note) -> dict[str, Budget]:
     return {str(unit): Budget(epsilon, delta, name) for unit in begin.facts["units"].values()}
 
 
-def _multiplier(event: Event) -> float:
-    inside = event.event if isinstance(event, Chosen) else event
-    return inside.noise_multiplier if isinstance(inside, Gaussian) else 0.0
-
-
 @cache
-def _rest(budget: Budget, own: tuple[tuple[Event, int], ...], history: Spent) -> tuple[Event, int]:
-    """What a budget would have paid for after a history, of the kind of steps that were taken."""
+def _kind(budget: Budget, spent: tuple[tuple[Event, int], ...], ratio: float) -> Event:
+    """The steps that are missing: as those that were taken; with noise of ``ratio`` times theirs,
+    where a schedule goes down to that. Of noise or kinds that were chosen along the way, parts of
+    what the order allows, a million of which are all of it.
+    """
     order, price = fixed_order(budget.accountant), accountant(budget.accountant).epsilon
-    kinds = len(own) > 1 or any(isinstance(event, Chosen) for event, _ in own)
-    if order is None or not kinds:
-        # of several kinds, which versions before allowed without an order, the dearest
-        event = max(own, key=lambda each: price([(each[0], 1)], budget.delta))[0]
-        return event, budget.remaining_steps(event, history) or 0
+    if order is None or (len(spent) == 1 and not isinstance(spent[0][0], Chosen)):
+        # of several kinds, in a schedule or a version before, the dearest
+        dearest = max(spent, key=lambda each: price([(each[0], 1)], budget.delta))[0]
+        return _dearer(dearest, ratio)
     low, high = 1e-3, 1e6
-    while high > (1.0 + 1e-12) * low:
+    while high > (1.0 + 1e-9) * low:
         sigma = math.sqrt(low * high)
-        tried = [*history, (Chosen(order=order, event=Gaussian(noise_multiplier=sigma)), 1)]
-        within = price(tried, budget.delta) <= budget.epsilon
+        whole = Chosen(order=order, event=Gaussian(noise_multiplier=sigma))
+        within = price([(whole, 1)], budget.delta) <= budget.epsilon
         low, high = (low, sigma) if within else (sigma, high)
-    return Chosen(order=order, event=Gaussian(noise_multiplier=high)), 1
+    return Chosen(order=order, event=Gaussian(noise_multiplier=1000.0 * high))
+
+
+def _dearer(event: Event, ratio: float) -> Event:
+    if isinstance(event, Gaussian):
+        return Gaussian(noise_multiplier=event.noise_multiplier * ratio)
+    if isinstance(event, PoissonSampled) and isinstance(event.event, Gaussian):
+        inside = Gaussian(noise_multiplier=event.event.noise_multiplier * ratio)
+        return PoissonSampled(sampling_rate=event.sampling_rate, event=inside)
+    return event

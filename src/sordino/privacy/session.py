@@ -22,7 +22,7 @@ from sordino.base.errors import LedgerError, ResumeError, StudyError
 from sordino.base.fingerprints import refuse_other_data
 from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
-from sordino.privacy.chain import BEGIN, DATA, PLANNED, PROMISED, ROWS, SEAL, Charge, Head
+from sordino.privacy.chain import BEGIN, DATA, OTHERS, PLANNED, PROMISED, ROWS, SEAL, Charge, Head
 from sordino.privacy.event import Event
 from sordino.privacy.ledger import Ledger, closed_if_refused
 from sordino.privacy.permit import Permit
@@ -231,10 +231,13 @@ class LedgerSession:
         run: str,
         facts: Mapping[str, Any],
         promised: Mapping[str, Budget],
-        most: int | None = None,
+        planned: tuple[int, float] | None = None,
+        *,
+        others: bool = False,
     ) -> None:
-        """Note in the ledger what a run begins with, what its units are promised, and how many
-        charges on each are planned.
+        """Note in the ledger what a run begins with, what its units are promised, how many charges
+        on each are ``planned`` and the least noise of them in parts of the first, and whether
+        ``others`` decide when it ends.
 
         Charges of other runs are held against the promises of those that have begun. One that the
         records' histories exceed already binds nobody.
@@ -249,7 +252,8 @@ class LedgerSession:
         }
         noted = {**facts, "units": units, DATA: self.data}
         noted |= {ROWS: self._most} if self._most > 1 else {}
-        noted |= {} if most is None else {PLANNED: most}
+        noted |= {} if planned is None else {PLANNED: list(planned)}
+        noted |= {OTHERS: True} if others else {}
         self.ledger.note(BEGIN, run, {**noted, PROMISED: kept} if self.run else noted)
 
     def _refuse_choosing(self, run: str, chosen: bool) -> None:

@@ -171,8 +171,13 @@ def _new_folder(
             promise=promise(records.plain(about)),
             key=RunFolder(draft).key_digest() or UNSET,
         )
-        most = builder.of(full).most(full)
-        built.simulation.ledgers.begin(run, records.plain(begin), _promised(built), most)
+        built.simulation.ledgers.begin(
+            run,
+            records.plain(begin),
+            _promised(built),
+            builder.of(full).planned(full),
+            others=built.agreed,
+        )
         built.simulation.ledgers.close()
         # noise is drawn over what the study in the folder says: a resumed run knows nothing else
         kept = built.moves and shape(study_of(draft, known(about.modules))) == shape(full)

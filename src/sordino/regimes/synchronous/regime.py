@@ -107,14 +107,12 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         steps = 0 if study.privacy.unit == "client" else (tau or math.inf) * study.horizon
         return moment.number >= study.horizon and moment.taken >= steps
 
-    def most(self, study: SynchronousStudy) -> int | None:
-        """Return the charges of all rounds, where number and noise are fixed and each is one
-        release.
-        """
-        charged = charged_per_round(study)
+    def planned(self, study: SynchronousStudy) -> tuple[int, float] | None:
+        """Return the charges of all rounds, where their number is fixed and each is one release."""
+        charged, noise = charged_per_round(study), [n for _, n in study.factors]
         if charged is None or study.batches is not None or study.method.adapts_noise:
             return None
-        return charged * study.horizon
+        return charged * study.horizon, min(noise) / noise[0]
 
     def wanted(self, study: SynchronousStudy) -> int:
         """Return the charges of a client that noise is calibrated for."""
