@@ -589,3 +589,66 @@ def test_a_plan_counts_a_person_at_two_clients_as_a_charge_does(tmp_path: Path) 
                 unit, 1e-5, "rdp"
             )
     assert [each[0].units for each in seen.values()] == [(0, 1), (0, 1), (2,)]
+
+
+def begun(
+    ledgers: LedgerSession,
+    most: float,
+    planned: tuple[int, float] | None = None,
+    *,
+    chosen: bool = False,
+    others: bool = False,
+) -> None:
+    """A run begins that promises ``most`` to everybody in it."""
+    promise = {"form": "sound", "chosen": chosen, "epsilon_budget": most}
+    budgets = dict.fromkeys(ledgers.names, Budget(most, 1e-5, "rdp"))
+    ledgers.begin(ledgers.run, {"promise": promise}, budgets, planned, others=others)
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_of_a_federation_that_is_ended_by_hand_the_whole_plan_counts_at_its_least_noise(
+    tmp_path: Path, others: bool
+) -> None:
+    """Whoever sees releases may have had it end there: the rest was at the price of what came."""
+    first, last = Gaussian(noise_multiplier=40.0), Gaussian(noise_multiplier=10.0)
+    with LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2)]) as one:
+        begun(one, 50.0, (10, 0.25), others=others)
+        booked(one, "a", first, 2)
+        assert close_sets(one.ledger, "one")
+    with LedgerSession.for_data(tmp_path, "two", [of("x", 2), of("y", 3)]) as two:
+        counted = epsilon((first, 2), (last, 8)) if others else epsilon((first, 2))
+        assert two.epsilon("x", 1e-5, "rdp") == counted
+        assert two.epsilon("y", 1e-5, "rdp") == 0.0
+
+
+def test_the_rest_of_a_run_is_what_its_budget_would_have_paid_for_after_all_before(
+    tmp_path: Path,
+) -> None:
+    """It was counted from the run's own charges alone, once for each set of a person in two."""
+    budget = epsilon((STEP, 40)) * (1 + 1e-9)
+    with LedgerSession.for_data(tmp_path, "before", [of("a", 1, people=[1])]) as before:
+        booked(before, "a", STEP, 10)
+        before.finish()
+    both = [of("a", 1, 3, people=[1, 3]), of("b", 2, 4, people=[1, 4])]
+    with LedgerSession.for_data(tmp_path, "one", both) as one:
+        begun(one, budget, chosen=True)
+        for unit in "ab":
+            booked(one, unit, STEP, 5, Budget(budget, 1e-5, "rdp"))
+        one.finish()
+    with LedgerSession.for_data(tmp_path, "two", [of("x", 1, people=[1])]) as two:
+        assert two.epsilon("x", 1e-5, "rdp") == epsilon((STEP, 40))  # 10, and 15 in each set
+
+
+def test_the_rest_of_a_run_keeps_within_what_another_open_run_promised(tmp_path: Path) -> None:
+    """Each of its charges would have been held against that."""
+    promised = epsilon((STEP, 12)) * (1 + 1e-9)
+    with (
+        LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2)]) as one,
+        LedgerSession.for_data(tmp_path, "two", [of("b", 2, 3)]) as two,
+    ):
+        begun(one, 50.0, (1000, 1.0), others=True)
+        booked(one, "a", STEP, 2)
+        begun(two, promised)
+        booked(two, "b", STEP, 3, Budget(promised, 1e-5, "rdp"))
+        close_sets(one.ledger, "one")
+        assert two.epsilon("b", 1e-5, "rdp") == epsilon((STEP, 12))

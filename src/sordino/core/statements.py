@@ -519,9 +519,9 @@ def guaranteed(study: Study, spent: float, *, early: bool = False) -> float:
     """The epsilon that is a bound: what was spent, or the budget where releases chose that, or
     others, who saw releases and ended the run ``early`` or asked when they liked.
     """
-    budget = study.privacy.epsilon
+    budget = math.inf if study.privacy.epsilon is None else study.privacy.epsilon
     chosen = early or looked(study)
-    return max(budget, spent) if chosen and budget is not None and study.form == "sound" else spent
+    return max(budget, spent) if chosen and study.form == "sound" else spent
 
 
 def assumptions(study: Study) -> list[str]:

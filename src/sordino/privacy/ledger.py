@@ -546,20 +546,24 @@ class Ledger:
             if run is not None:
                 self._book(reserve(self, run, remaining))
                 return
-            query = "SELECT unit FROM record_sets WHERE runs = '[]'"
-            ended = {unit for (unit,) in db.execute(query)}
+            held = dict(db.execute("SELECT unit, runs FROM record_sets").fetchall())
             self._book(
                 [
                     replace(each, key=f"{RESERVE}/{each.key}")
                     for each in reserve(self)
-                    if each.unit in ended
+                    if each.key.partition("/")[0] not in held.get(each.unit, "")
                 ]
             )
 
-    def charged_by(self, run: str, unit: str) -> bool:
-        """Tell whether a run has booked anything on a unit; its keys begin with its name."""
-        query = "SELECT 1 FROM entries WHERE key >= ? AND key < ? AND unit = ? LIMIT 1"
-        return bool(self._ask(query, f"{run}/", f"{run}0", unit))
+    def charged_by(self, run: str, unit: str) -> int:
+        """Return how often a run has charged a unit, a round that was booked again once; its keys
+        begin with its name.
+        """
+        query = (
+            "SELECT TOTAL(most) FROM (SELECT MAX(count) AS most FROM entries WHERE key >= ? AND "
+            "key < ? AND unit = ? GROUP BY round, event)"
+        )
+        return int(self._ask(query, f"{run}/", f"{run}0", unit)[0][0])
 
     def _booked(self, charge: Charge) -> Head | None:
         """Return the entry of this release, if it is booked with this content."""

@@ -39,11 +39,13 @@ from sordino.privacy.chain import (
     Charge,
     Note,
 )
-from sordino.privacy.event import Chosen, Event, Gaussian, PoissonSampled, decode
+from sordino.privacy.event import Chosen, Event, Gaussian, NonPrivate, PoissonSampled, decode
 
 if TYPE_CHECKING:
     from sordino.privacy.ledger import Ledger
 
+LEAST = 1e-5
+"""delta where a promise names none, and epsilon is infinite."""
 RESERVE = "reserve"
 """What keys of charges that book a reserve have behind the name of the run; before it, too, where
 the run had ended in a version that booked none."""
@@ -87,6 +89,7 @@ def _missing(ledger: Ledger, begin: Note, remaining: Remaining | None) -> Iterat
     run, budgets = begin.name, _budgets(begin)
     count, ratio = begin.facts.get(PLANNED) or (None, 1.0)
     events, spent = dict[str, Event](), dict[str, Counter[Event]]()
+    taken = dict[str, int]()
     for unit, budget in budgets.items():
         rows = ledger.connection.execute(
             "SELECT event, count, key FROM entries WHERE unit = ? AND (key = ? OR key >= ? AND "
@@ -94,6 +97,7 @@ def _missing(ledger: Ledger, begin: Note, remaining: Remaining | None) -> Iterat
             (unit, f"{RESERVE}/{_key(run, unit)}", f"{run}/", f"{run}0"),
         ).fetchall()
         if rows and not any(booked.endswith(_key(run, unit)) for _, _, booked in rows):
+            taken[unit] = ledger.charged_by(run, unit)
             spent[unit] = Counter()
             for text, often, _ in rows:
                 spent[unit][decode(text)] += often
@@ -109,9 +113,12 @@ def _missing(ledger: Ledger, begin: Note, remaining: Remaining | None) -> Iterat
             {unit: budgets[unit] for unit in events},
         )
     for unit, event in events.items():
-        most = left[unit] or 0
+        most = left[unit]
         if count is not None and not isinstance(event, Chosen):
-            most = min(most, max(count - sum(spent[unit].values()), 0))
+            rest = max(count - taken[unit], 0)
+            most = rest if most is None else min(most, rest)
+        if most is None:
+            event, most = NonPrivate(reason="it chose by looking how much it spends"), 1
         if most:
             yield Charge(
                 unit=unit,
@@ -130,13 +137,11 @@ def _key(run: str, unit: str) -> str:
 
 def _budgets(begin: Note) -> dict[str, Budget]:
     """The promise of a run to each of its units, by its name in the ledger."""
-    promise, kept = begin.facts["promise"], begin.facts.get(PROMISED)
-    if isinstance(kept, Mapping):
-        return {str(unit): Budget(*each) for unit, each in kept.items()}
+    promise, kept = begin.facts["promise"], begin.facts.get(PROMISED) or {}
     epsilon, delta, name = (promise.get(e) for e in ("epsilon_budget", "delta", "accountant"))
-    if not isinstance(epsilon, (int, float)) or math.isinf(epsilon) or delta is None:
-        return {}
-    return {str(unit): Budget(epsilon, delta, name) for unit in begin.facts["units"].values()}
+    usual = Budget(float("inf" if epsilon is None else epsilon), delta or LEAST, name or "rdp")
+    own = {str(unit): Budget(*each) for unit, each in kept.items()}
+    return {str(unit): own.get(str(unit), usual) for unit in begin.facts["units"].values()}
 
 
 @cache

@@ -242,8 +242,6 @@ class LedgerSession:
         Charges of other runs are held against the promises of those that have begun. One that the
         records' histories exceed already binds nobody.
         """
-        if self.run:
-            self._refuse_choosing(run, bool(facts.get("promise", {}).get("chosen")))
         units = {unit: self._name(unit) for unit in promised}
         kept = {
             name: [most.epsilon, most.delta, most.accountant]
@@ -254,7 +252,10 @@ class LedgerSession:
         noted |= {ROWS: self._most} if self._most > 1 else {}
         noted |= {} if planned is None else {PLANNED: list(planned)}
         noted |= {OTHERS: True} if others else {}
-        self.ledger.note(BEGIN, run, {**noted, PROMISED: kept} if self.run else noted)
+        with self.ledger.transaction():  # nobody else begins between the two
+            if self.run:
+                self._refuse_choosing(run, bool(facts.get("promise", {}).get("chosen")))
+            self.ledger.note(BEGIN, run, {**noted, PROMISED: kept} if self.run else noted)
 
     def _refuse_choosing(self, run: str, chosen: bool) -> None:
         """Refuse that two runs at once use records of which one chooses by looking how often: how
@@ -270,6 +271,10 @@ class LedgerSession:
                     "Finish the old run with `sordino run --resume`, or end it with `sordino "
                     "ledger end`"
                 )
+
+    def charged(self, run: str) -> int:
+        """Return how often a run has charged the unit that it charged most."""
+        return max(self.ledger.charged_by(run, name) for name in self.names.values())
 
     def begun(self, run: str) -> dict[str, Any]:
         """Return what the run began with.

@@ -452,7 +452,7 @@ def _end(
     """Return how a run ended, and its ``run.json`` without the place in the ledger."""
     study, plain, before = built.study, built.study.privacy.unit == "none", known(about.result)
     most = math.inf if plain else max((*spent.each, spent.test or 0.0))
-    early = built.agreed and not plain and not builder.of(study).complete(study, moment)
+    early = built.agreed and not plain and not _complete(built, str(about.run), moment)
     outcome = Outcome(
         run=str(folder),
         method=study.method.name,
@@ -488,6 +488,16 @@ def _end(
         result=result,
         ended=known(about.ended) or _now(study),
     )
+
+
+def _complete(built: PreparedRun, run: str, moment: Snapshot) -> bool:
+    """Return whether all was done that was planned, by the numbers of rounds, which others may have
+    named, and by what was charged.
+    """
+    regime, study = builder.of(built.study), built.study
+    planned = regime.planned(study)
+    charged = planned is None or built.simulation.ledgers.charged(run) >= planned[0]
+    return charged and regime.complete(study, moment)
 
 
 def _spent(built: PreparedRun) -> Spent:

@@ -575,7 +575,7 @@ def _bound_of(spent: float | None, promise: object, sealed: object) -> float | N
     stated, ended = mapping(promise), mapping(sealed)
     budget = _number(stated.get("epsilon_budget"))
     chosen = stated.get("chosen") or ended.get("result.early")
-    within = chosen and stated.get("form") == "sound" and not math.isinf(budget)
+    within = chosen and stated.get("form") == "sound"
     return spent if spent is None or not within else max(spent, budget)
 
 

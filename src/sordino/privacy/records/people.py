@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from operator import or_
 
 import numpy as np
 
@@ -43,6 +44,7 @@ from sordino.privacy.records.price import (
     since,
 )
 from sordino.privacy.records.store import Index, Set
+from sordino.privacy.reserve import RESERVE
 
 # Theory of operation
 #
@@ -293,25 +295,33 @@ def _counted(ledger: Ledger, sets: Mapping[str, Set], index: Index, pool: Pool) 
         return index
     totals = since(ledger, {one.number: one for one in sets.values()})
     own = {one.number: Counter(dict(ledger.spent(one.unit))) for one in sets.values()}
-    missing: dict[int, Counter[Event]] = {}
+    # by what belongs together: the rest of one run, of whose sets a row was in one
+    missing: dict[str, dict[int, Counter[Event]]] = {}
     for entry in found:
         one = sets[entry.unit]
         own[one.number][entry.event] -= entry.count
         if not one.live or entry.event in dict(one.before):  # else its set counts it
-            missing.setdefault(one.number, Counter())[entry.event] += entry.count
+            words = entry.key.split("/")
+            group = words[1] if words[0] == RESERVE else entry.key
+            part = missing.setdefault(group, {}).setdefault(one.number, Counter())
+            part[entry.event] += entry.count
     numbers = []
     for each in tuple(pool.classes):
         whole = histories(each, totals)
-        for one in sets.values():
-            more = missing.get(one.number)
-            spent = tuple((+own[one.number]).items())
-            alike = any(contains(way, one.kind, spent) for way in whole)
-            of_a_person = each.named and not each.person  # who is priced in its place
-            if more and not of_a_person and (one.number in each.sets or alike):
-                kinds = (column for way in whole for column in way)
-                size = max((size for _, kind, size in kinds if kind == one.kind), default=1)
-                new = {(event, one.kind, size): count for event, count in more.items()}
-                each = replace(each, frozen=frozen(each.counts + Counter(new)))
+        for parts in missing.values():
+            added = list[Counter[tuple[Event, str, int]]]()
+            for one in (one for one in sets.values() if one.number in parts):
+                spent = tuple((+own[one.number]).items())
+                alike = any(contains(way, one.kind, spent) for way in whole)
+                of_a_person = each.named and not each.person  # who is priced in its place
+                if not of_a_person and (one.number in each.sets or alike):
+                    kinds = (column for way in whole for column in way)
+                    size = max((size for _, kind, size in kinds if kind == one.kind), default=1)
+                    more = parts[one.number].items()
+                    added.append(Counter({(event, one.kind, size): n for event, n in more}))
+            if added:
+                new = sum(added, Counter()) if each.person else reduce(or_, added)
+                each = replace(each, frozen=frozen(each.counts + new))
         numbers.append(pool.put(each))
     return replace(index, classes=np.array(numbers, np.uint32)[index.classes])
 
