@@ -615,6 +615,7 @@ def test_of_a_federation_that_is_ended_by_hand_the_whole_plan_counts_at_its_leas
         begun(one, 50.0, (10, 0.25), others=others)
         booked(one, "a", first, 2)
         assert close_sets(one.ledger, "one")
+        assert one.charged("one") == 2  # as before it was closed: who resumes it asks again
     with LedgerSession.for_data(tmp_path, "two", [of("x", 2), of("y", 3)]) as two:
         counted = epsilon((first, 2), (last, 8)) if others else epsilon((first, 2))
         assert two.epsilon("x", 1e-5, "rdp") == counted

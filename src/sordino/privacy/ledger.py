@@ -556,14 +556,15 @@ class Ledger:
             )
 
     def charged_by(self, run: str, unit: str) -> int:
-        """Return how often a run has charged a unit, a round that was booked again once; its keys
-        begin with its name.
+        """Return how often a run has charged a unit, a round that was booked again once, and
+        without what it could still have charged; its keys begin with its name.
         """
         query = (
             "SELECT TOTAL(most) FROM (SELECT MAX(count) AS most FROM entries WHERE key >= ? AND "
-            "key < ? AND unit = ? GROUP BY round, event)"
+            "key < ? AND NOT (key >= ? AND key < ?) AND unit = ? GROUP BY round, event)"
         )
-        return int(self._ask(query, f"{run}/", f"{run}0", unit)[0][0])
+        rest = f"{run}/{RESERVE}"
+        return int(self._ask(query, f"{run}/", f"{run}0", f"{rest}/", f"{rest}0", unit)[0][0])
 
     def _booked(self, charge: Charge) -> Head | None:
         """Return the entry of this release, if it is booked with this content."""
