@@ -235,11 +235,9 @@ def _price(run: Run) -> Fact:
             (value for value in values if value is not None),
             default=max(run.values("epsilon"), default=0.0),
         )
-        return (
-            "epsilon",
-            bound(run.guaranteed),
-            f"fixed in advance; {bound(spent)} spent, which is no bound: releases chose it",
-        )
+        who = "releases chose it" if run.about.chosen else "others may have chosen the end"
+        told = f"fixed in advance; {bound(spent)} spent, which is no bound: {who}"
+        return "epsilon", bound(run.guaranteed), told
     exact, highest = run.spent, run.epsilon
     if run.done and exact is not None and highest is not None and exact < highest:
         told = f"; {bound(exact)} exactly: rounds are priced by a quick upper bound"
