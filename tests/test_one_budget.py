@@ -228,6 +228,49 @@ def test_of_noise_that_was_chosen_a_later_run_counts_what_its_order_had_left(
     assert verdict.epsilon == pytest.approx(8.0, rel=1e-6)
 
 
+LOOKS = """
+from typing import ClassVar, Literal
+import msgspec
+from sordino.extend.methods import About, Choice, SynchronousMethod, Wants, register
+
+class Memory(msgspec.Struct, frozen=True):
+    n: int = 0
+
+@register
+class Looks(SynchronousMethod):
+    about: ClassVar[About] = About(
+        regime="synchronous", paper="yours", does="x", forms={"sound": True}
+    )
+    memory: ClassVar[type[Memory]] = Memory
+    name: Literal["looks"] = "looks"
+
+    @property
+    def wants(self):
+        return Wants(loss=(1.0, 1.0))
+
+    def choose(self, memory, terms, left):
+        return Choice(2 if memory.n == 0 else 0, "" if memory.n == 0 else "seen enough")
+
+    def fold(self, memory, terms, answers):
+        return Memory(memory.n + 1)
+"""
+
+
+def test_several_kinds_of_releases_whose_number_is_chosen_need_one_order_and_leave_its_rest(
+    tmp_path: Path,
+) -> None:
+    """With a filter of privacy losses they reached 1.28 times the stated delta."""
+    rows = saved(tmp_path, "0.csv", plain())
+    (tmp_path / "looks.py").write_text(LOOKS)
+    own = ('method={name="looks:Looks"}', "budget.rounds=4", "privacy.epsilon=9.0")
+    with pytest.raises(StudyError, match="fix a Rényi order in advance"):
+        run(tmp_path, "pld", rows, *own, f"privacy.noise_multiplier={SIGMA}")
+    order = 'privacy.accountant="rdp@8"'
+    first = run(tmp_path, "one", rows, *own, order, f"privacy.noise_multiplier={3 * SIGMA}")
+    assert 0.0 < first.spent < 9.0 == first.epsilon
+    assert verify(tmp_path / "kept").epsilon == pytest.approx(9.0, rel=1e-4)
+
+
 def test_nobody_else_uses_the_records_of_a_run_that_chooses_by_looking(tmp_path: Path) -> None:
     rows = saved(tmp_path, "0.csv", plain())
     quiet = lambda going: None  # noqa: E731

@@ -178,14 +178,14 @@ class HorizontalStudy(Study):
                 f"units = ('{right}',) there"
             )
         if (
-            self.method.adapts_noise
+            self.adapts_events
             and self.form == "sound"
             and fixed_order(self.privacy.accountant) is None
         ):
             raise ValueError(
-                f"privacy.accountant '{self.privacy.accountant}' has no bound for noise chosen "
-                f"along the way, as method '{name}' does: fix a Rényi order in advance, for "
-                "example 'rdp@8'"
+                f"privacy.accountant '{self.privacy.accountant}' has no bound where noise, or how "
+                f"many releases of which kind there are, is chosen along the way, as method "
+                f"'{name}' does: fix a Rényi order in advance, for example 'rdp@8'"
             )
         if self.privacy.mechanism.sized and (
             self.method.adapts_noise or not self.method.aggregated
@@ -322,6 +322,11 @@ class HorizontalStudy(Study):
             return given
         sigma = self.privacy.noise_multiplier
         return () if sigma is None else (sigma,) * self.data.clients
+
+    @property
+    def adapts_events(self) -> bool:
+        """Releases decide about the noise of later ones, or how many of which kind there are."""
+        return self.method.adapts_noise
 
     @property
     def noise_follows_size(self) -> bool:

@@ -202,8 +202,8 @@ class Ledger:
         """Return what a unit has spent, up to entry ``until`` if given, priced by an accountant;
         without one, with the :mod:`~sordino.privacy.reserve` of runs that chose how much it is.
         """
-        more = reserve(self) if until is None else ()
-        rest = [(each.event, each.count) for each in more if each.unit == unit]
+        more = reserve(self, unit=unit) if until is None else ()
+        rest = [(each.event, each.count) for each in more]
         return self.price(unit, (*self.spent(unit, until), *rest), delta, name)
 
     def price(

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 LEAST = 1e-5
 """delta where a promise names none, and epsilon is infinite."""
+WHY = "who saw its releases chose how much it spends, and nothing bounds that"
 RESERVE = "reserve"
 """What keys of charges that book a reserve have behind the name of the run; before it, too, where
 the run had ended in a version that booked none."""
@@ -68,9 +69,14 @@ Remaining = Callable[[Mapping[str, Sequence[Event]], Mapping[str, Budget]], dict
 
 
 def reserve(
-    ledger: Ledger, run: str | None = None, remaining: Remaining | None = None
+    ledger: Ledger,
+    run: str | None = None,
+    remaining: Remaining | None = None,
+    *,
+    unit: str | None = None,
 ) -> list[Charge]:
-    """The charges that are missing, of all runs or of one that is closed, on units that it charged.
+    """The charges that are missing, of all runs or of one that is closed, on units that it charged,
+    or on one of them.
 
     Without ``remaining``, budgets pay for what a run has charged itself alone.
     """
@@ -81,12 +87,16 @@ def reserve(
         if begin.name not in done
         and run in (None, begin.name)
         and chose(ledger, begin, closing=remaining is not None)
-        for each in _missing(ledger, begin, remaining)
+        for each in _missing(ledger, begin, remaining, unit)
     ]
 
 
-def _missing(ledger: Ledger, begin: Note, remaining: Remaining | None) -> Iterator[Charge]:
+def _missing(
+    ledger: Ledger, begin: Note, remaining: Remaining | None, only: str | None
+) -> Iterator[Charge]:
     run, budgets = begin.name, _budgets(begin)
+    if only is not None:
+        budgets = {unit: each for unit, each in budgets.items() if unit == only}
     count, ratio = begin.facts.get(PLANNED) or (None, 1.0)
     events, spent = dict[str, Event](), dict[str, Counter[Event]]()
     taken = dict[str, int]()
@@ -113,12 +123,12 @@ def _missing(ledger: Ledger, begin: Note, remaining: Remaining | None) -> Iterat
             {unit: budgets[unit] for unit in events},
         )
     for unit, event in events.items():
-        most = left[unit]
+        most = None if isinstance(event, NonPrivate) else left[unit]
         if count is not None and not isinstance(event, Chosen):
             rest = max(count - taken[unit], 0)
             most = rest if most is None else min(most, rest)
         if most is None:
-            event, most = NonPrivate(reason="it chose by looking how much it spends"), 1
+            event, most = NonPrivate(reason=WHY), 1
         if most:
             yield Charge(
                 unit=unit,
@@ -170,4 +180,5 @@ def _dearer(event: Event, ratio: float) -> Event:
     if isinstance(event, PoissonSampled) and isinstance(event.event, Gaussian):
         inside = Gaussian(noise_multiplier=event.event.noise_multiplier * ratio)
         return PoissonSampled(sampling_rate=event.sampling_rate, event=inside)
-    return event
+    # a mechanism of another kind on a schedule: nobody has proved what its steps cost
+    return event if ratio == 1.0 else NonPrivate(reason=WHY)

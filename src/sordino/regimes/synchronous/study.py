@@ -15,7 +15,6 @@ from sordino.core.method import METHODS
 from sordino.core.world import Summing
 from sordino.mechanisms.gaussian import checked_clip
 from sordino.mechanisms.shared import FEWEST_BITS, MOST_BITS
-from sordino.privacy.accounting import fixed_order
 from sordino.regimes.synchronous.method import SynchronousMethod
 from sordino.regimes.synchronous.methods.fixed import ClientLevel, Clipped
 from sordino.training.optimizer import Sgd
@@ -180,19 +179,6 @@ class SynchronousStudy(HorizontalStudy):
                 )
             if self.data.clients < 2:
                 raise ValueError("data.clients is 1: unit 'client' needs at least two clients")
-        several = self.method.wants.loss is not None or len({n for _, n in self.factors}) > 1
-        if (
-            self.method.adapts_steps
-            and several
-            and self.privacy.unit == "sample"
-            and self.form == "sound"
-            and fixed_order(self.privacy.accountant) is None
-        ):
-            raise ValueError(
-                f"privacy.accountant '{self.privacy.accountant}' has no bound for releases of "
-                f"several kinds where earlier ones decide how many there are (method '{name}'): "
-                "fix a Rényi order in advance, for example 'rdp@8'"
-            )
         if self.method.adapts_noise and self.rows_at_once > 1:
             raise ValueError(
                 f"method '{name}' lets earlier releases decide about the noise, which has no known "
@@ -360,6 +346,15 @@ class SynchronousStudy(HorizontalStudy):
             return [1.0] * len(sizes)
         smallest = min(sizes)
         return [smallest / size for size in sizes]
+
+    @property
+    def adapts_events(self) -> bool:
+        """Releases decide about the noise of later ones, or how many of which kind there are."""
+        method, kinds = self.method, {noise for _, noise in self.factors}
+        several = method.wants.loss is not None or len(kinds) > 1
+        return method.adapts_noise or (
+            method.adapts_steps and several and self.privacy.unit == "sample"
+        )
 
     @property
     def noise_follows_size(self) -> bool:
