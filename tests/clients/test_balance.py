@@ -129,3 +129,70 @@ def test_arrivals_too(capsys: pytest.CaptureFixture[str]) -> None:
         standalone_mode=False,
     )
     assert "still pays for" in capsys.readouterr().out
+
+
+class StopError(Exception):
+    """Where a run was stopped."""
+
+
+def stopped(study: Study, out: str) -> None:
+    def row(_: object) -> None:
+        raise StopError
+
+    with pytest.raises(StopError):
+        session.begin(study, Path(out), row, lambda about: None)
+
+
+def test_what_a_run_that_has_not_ended_was_promised_limits_the_plan_as_it_limits_the_run() -> None:
+    stopped(read("privacy.epsilon=2"), "open")
+    study = read("budget.rounds=60", "privacy.noise_multiplier=1.5")
+    priced, _ = build.plan(study)
+    assert priced.steps is not None
+    steps = {each.steps for each in priced.left}
+    assert max(filter(None, steps)) < min(priced.steps, 60)
+    played(study, "second")
+    done = json.loads(Path("second/run.json").read_text())
+    assert done["payable"] == [each.steps for each in priced.left]
+    assert done["result"]["epsilon"] == pytest.approx(max(each.total for each in priced.left))
+
+
+def test_a_plan_says_where_a_run_would_be_refused_beside_one_that_chooses() -> None:
+    stopped(read('method={name="ali-dpfl", learning_rate=0.5}'), "open")
+    (said,) = (each for each in build.plan(read())[0].warnings if "would be refused" in each)
+    assert "chooses by what it releases" in said
+    with pytest.raises(StudyError, match="chooses by what it releases"):
+        played(read(), "second")
+
+
+EVENTS = """
+name = "Again"
+[data]
+name = "digits"
+parties = 2
+stream = {kind = "replay"}
+[model]
+[method]
+name = "ogd"
+[privacy]
+unit = "label"
+epsilon = 4.0
+label_epsilon = 1.5
+delta = 1e-3
+memoised = false
+ledger = "kept"
+[budget]
+events = 200
+"""
+
+
+def test_events_too(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("study.toml").write_text(EVENTS)
+    study = studies.read(Path("study.toml"), ["privacy.appearances=1"])
+    for number in (1, 2):
+        (left,) = build.plan(study)[0].left
+        assert 1.49 * number < left.total <= 1.5 * number  # at delta = 1e-3
+        played(study, str(number))
+        stated = json.loads(Path(f"{number}/run.json").read_text())["result"]["epsilon"]
+        assert left.total == pytest.approx(stated)
+    app(["plan", "study.toml"], standalone_mode=False)
+    assert "pays for 0 of" in capsys.readouterr().err

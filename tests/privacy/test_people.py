@@ -29,7 +29,7 @@ from sordino.privacy import (
     accountant,
 )
 from sordino.privacy.chain import BEGIN
-from sordino.privacy.records import Records, bounds, burdens, close_sets, people
+from sordino.privacy.records import Records, bounds, close_sets, people
 from sordino.privacy.records.group import grouped, of_rows
 
 STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.5))
@@ -556,39 +556,45 @@ def test_records_that_were_changed_by_hand_are_found(tmp_path: Path, change: str
     assert (tmp_path / "ledger.sqlite").read_bytes() == before  # and no run signs them
 
 
-def test_a_plan_sees_what_a_run_would(tmp_path: Path) -> None:
+def test_a_plan_charges_what_a_run_would_and_keeps_nothing(tmp_path: Path) -> None:
     with LedgerSession.for_data(
         tmp_path, "one", [of("a", 1, 2, 3), of("b", 4, kind="client")]
     ) as ledgers:
         booked(ledgers, "a", STEP, 10)
         booked(ledgers, "b", OTHER, 2)
-        for _ in range(2):
-            wanted = [of("x", 3, 9), of("y", 4, 5), of("z", 7), of("b", 4, kind="client")]
-            seen = {
-                unit: tuple(burden.spent for burden in each)
-                for unit, each in burdens(ledgers.ledger, wanted).items()
-            }
-            assert max(epsilon(*spent) for spent in seen["x"]) == epsilon((STEP, 10))
-            assert max(epsilon(*spent) for spent in seen["y"]) == epsilon(
+        ledgers.finish()
+    before = (tmp_path / "ledger.sqlite").read_bytes()
+    wanted = [of("x", 3, 9), of("y", 4, 5), of("z", 7), of("b", 4, kind="client")]
+    for _ in range(2):
+        with LedgerSession.for_plan(tmp_path, wanted) as planned:
+            assert planned.epsilon("x", 1e-5, "rdp") == epsilon((STEP, 10))
+            assert planned.epsilon("y", 1e-5, "rdp") == epsilon(
                 (Gaussian(noise_multiplier=10.0), 2)
             )
-            assert seen["z"] == ((),)
-            assert seen["b"] == (((OTHER, 2),),)
-            ledgers.finish()
+            assert planned.epsilon("z", 1e-5, "rdp") == 0.0
+            assert planned.histories("b") == (((OTHER, 2),),)
+            with planned.undone():
+                booked(planned, "x", STEP, 5)
+                assert planned.epsilon("x", 1e-5, "rdp") == epsilon((STEP, 15))
+            assert planned.epsilon("x", 1e-5, "rdp") == epsilon((STEP, 10))
+    assert (tmp_path / "ledger.sqlite").read_bytes() == before
 
 
 def test_a_plan_counts_a_person_at_two_clients_as_a_charge_does(tmp_path: Path) -> None:
     wanted = [of("a", 1, people=[7]), of("b", 2, people=[7]), of("c", 3, people=[8])]
-    seen = burdens(None, wanted)
-    with LedgerSession.for_data(tmp_path, "one", wanted) as ledgers:
+    with (
+        LedgerSession.for_data(tmp_path, "one", wanted) as ledgers,
+        LedgerSession.for_plan(None, wanted) as planned,
+    ):
+        for each in (ledgers, planned):
+            for unit in "abc":
+                booked(each, unit, OTHER, 1)
         for unit in "abc":
-            booked(ledgers, unit, OTHER, 1)
-        for unit in "abc":
-            (burden,) = seen[unit]
-            assert epsilon((burden.of(lambda place: OTHER), 1)) == ledgers.epsilon(
-                unit, 1e-5, "rdp"
-            )
-    assert [each[0].units for each in seen.values()] == [(0, 1), (0, 1), (2,)]
+            assert planned.epsilon(unit, 1e-5, "rdp") == ledgers.epsilon(unit, 1e-5, "rdp")
+        assert planned.epsilon("a", 1e-5, "rdp") > planned.epsilon("c", 1e-5, "rdp")
+        one, two = Budget(1.0, 1e-5), Budget(2.0, 1e-5)
+        assert planned.at_odds({"a": one, "b": two, "c": one})
+        assert not planned.at_odds({"a": one, "b": one, "c": two})
 
 
 def begun(

@@ -232,9 +232,7 @@ def _show_left(priced: Plan) -> None:
     """Show the budget that ledgers of the data have left, the least first."""
     if not priced.left:
         return
-    ordered = sorted(
-        priced.left, key=lambda each: (math.inf if each.steps is None else each.steps, -each.spent)
-    )
+    ordered = sorted(priced.left, key=lambda each: each.rank)
     rows = [
         [each.called, say.bound(each.spent), say.number(each.steps, 10)]
         for each in ordered[:MOST_CLIENTS]

@@ -33,7 +33,7 @@ from sordino.clients.evaluation import (
     priced,
     test_set_record,
 )
-from sordino.clients.pricing import Trial, remedy
+from sordino.clients.pricing import Trial, affordable, remedy
 from sordino.clients.regime import HorizontalRegime
 from sordino.clients.simulation import Rules, Shared, Simulation, round_trips
 from sordino.clients.study import H, HorizontalStudy, SampledMethod, SampledPromise, for_dimension
@@ -285,10 +285,7 @@ class Assembly(Generic[H]):
             return None
         if not ledgers.run or self.study.form == "paper":
             return (steps,) * len(dict.fromkeys(self.units))
-        names = list(ledgers.names.values())
-        alone = len(set(self.budgets)) == 1 and len(set(names)) == len(names)
-        schedule, rows = self.regime.schedule(self.study, self.sizes), self.study.rows_at_once
-        left: Mapping[str, int | None] = schedule.affordable_in(ledgers, rows, alone=alone)
+        left = affordable(self.study, self.regime.schedule(self.study, self.sizes), ledgers)
         each = [left.get(unit) for unit in dict.fromkeys(self.units)]
         return tuple(steps if most is None else most for most in each)
 

@@ -310,7 +310,7 @@ def known_records(study: HorizontalStudy, divided: Federation) -> tuple[Records,
     if not identified(study):
         return ()
     found = [
-        records(part, f"client:{i}", *study.recorded)
+        replace(records(part, f"client:{i}", *study.recorded), summed=study.shared)
         for i, part in enumerate(divided.parts)
         if part.words is not None or not divided.remote
     ]

@@ -19,7 +19,7 @@ from sordino import data as datasets
 from sordino.base.errors import DataError, StudyError
 from sordino.clients.division import Federation, examples, federation, model, records
 from sordino.clients.evaluation import notice_sizes
-from sordino.clients.pricing import balances, unit_like
+from sordino.clients.pricing import planned_ledgers, standings, unit_like
 from sordino.clients.regime import HorizontalRegime
 from sordino.clients.regime import of as regime_of
 from sordino.clients.study import HorizontalStudy
@@ -41,11 +41,12 @@ from sordino.data.dataset import Dataset
 from sordino.data.features import featured
 from sordino.data.identity import first_rows
 from sordino.data.table import ReadOptions
-from sordino.privacy import Ledger, accountant
+from sordino.privacy import Ledger
 from sordino.privacy.records import recognised
-from sordino.privacy.records.group import CLIENT, SAMPLE
+from sordino.privacy.records.group import SAMPLE
 from sordino.privacy.session import data_ledger
 
+FAIR = "gradients of its fair share (a faster site is asked for more)"
 RELEASED = {
     "sample": (
         "the model after its local steps, or a gradient, computed from its rows with noise on it; "
@@ -303,32 +304,18 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
         return self.regime.disk(self.study, self.widest())
 
     def standing(self, index: int, limited: HorizontalStudy, data: Dataset) -> Standing | None:
-        sizes, name, privacy = self.agreement.sizes, self.agreement.names[index], limited.privacy
+        sizes, privacy = self.agreement.sizes, limited.privacy
         asked = self.regime.schedule(limited, sizes)
         unit = unit_like(asked, self.regime.rates(limited, sizes), index)
-        alone = replace(
-            asked,
-            budgets={unit: asked.budgets[unit]},
-            stages={unit: asked.stages[unit]},
-            noisy={unit: asked.noisy[unit]},
-            multipliers={unit: asked.multipliers[unit]},
-        )
-        wanted, budget, spent, pays = asked.wanted(unit), asked.budgets[unit], 0.0, None
-        total: float | None = None
+        wanted, spent = asked.wanted(unit), 0.0
         if data.words is None:
             pays = asked.affordable(unit)
             total = asked.epsilon(unit, wanted if pays is None else min(pays, wanted))
         else:
-            kind, most = (CLIENT, 1) if self.regime.whole(limited) else limited.recorded
-            known = [records(data, unit, kind, most)]
-            ((left, burden),), _ = balances(limited, alone, known, [name])
-            spent, pays = left.spent, left.steps
-            if not alone.staged:
-                more = wanted if pays is None else min(pays, wanted)
-                event = burden.of(lambda _: alone.stages[unit][0][0])
-                more = -(-more // alone.paid(unit))  # of passes, steps are not charged
-                charged = [*burden.spent, (event, more)] if more else burden.spent
-                total = accountant(budget.accountant).epsilon(charged, budget.delta)
+            own = [records(data, unit, *limited.recorded)]
+            with planned_ledgers(limited, own) as ledgers:
+                (left,) = standings(limited, asked.of(unit), ledgers, {})
+            spent, pays, total = left.spent, left.steps, left.total
         known_rows = self.recognised(limited, data)
         tau = getattr(limited.method, "fixed_tau", None) or 1
         rounds = limited.horizon if pays is None else min(math.ceil(pays / tau), limited.horizon)
@@ -336,7 +323,7 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
             spent=spent,
             pays=pays,
             planned=wanted,
-            charged=asked.charged,
+            charged=asked.charged if asked.charged != "gradients" else FAIR,
             rounds=rounds if asked.charged == "local steps" and privacy.unit == "sample" else None,
             total=total,
             known=known_rows[0],

@@ -6,22 +6,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from sordino.clients.division import Federation, identified, records
+from sordino.base.errors import BudgetExceeded
+from sordino.clients.division import Federation, identified
 from sordino.clients.study import EQUAL, HorizontalStudy, takes_equal_rows_apart
-from sordino.core.plan import Balance, NoisyCharges, Plan, Schedule
-from sordino.core.statements import Table, number_text
-from sordino.privacy import Budget, Event, Gaussian, Ledger, NonPrivate, accountant
-from sordino.privacy.accounting import Spent
-from sordino.privacy.records import Burden, Records, burdens
-from sordino.privacy.records.group import CLIENT, of_rows
+from sordino.core.plan import Balance, NoisyCharges, Plan, Schedule, balances
+from sordino.core.statements import Table, number_text, of_other_runs
+from sordino.privacy import Budget, Event, Gaussian, LedgerSession, NonPrivate, accountant
+from sordino.privacy.records import Records
+from sordino.privacy.records.group import of_rows
 from sordino.privacy.rounding import epsilon_text
-from sordino.privacy.session import data_ledger
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -279,7 +279,11 @@ ALIKE = (
 
 
 def with_balances(
-    study: HorizontalStudy, asked: Schedule, whole: bool, divided: Federation, plan: Plan
+    study: HorizontalStudy,
+    asked: Schedule,
+    known: Sequence[Records],
+    divided: Federation,
+    plan: Plan,
 ) -> Plan:
     """Return the plan of a calibrated study that protects records that are recognised, with what
     its data's ledgers have left, and remedies.
@@ -288,117 +292,72 @@ def with_balances(
 
     Args:
         asked: the study's charges.
-        whole: whether whole clients are protected by noise on their sum.
+        known: its records.
     """
-    privacy, sigma = study.privacy, plan.noise_multiplier
+    privacy, lasting = study.privacy, study.privacy.ledger != "run"
     if study.form != "sound" or privacy.epsilon is None or privacy.delta is None:
         return plan
-    units, budgets = list(asked.budgets), list(asked.budgets.values())
-    kind, most = (CLIENT, 1) if whole else study.recorded
-    known = [
-        records(part, unit, kind, most) for part, unit in zip(divided.parts, units, strict=True)
-    ]
-    clients, before = balances(study, asked, known, divided.names)
-    worst, dearest = min(clients, key=lambda pair: (_fewer(pair[0].steps), -pair[0].spent))
-    budget, wanted = asked.budgets[worst.unit], asked.wanted(units[0])
-
-    def event(tried: float) -> Event:
-        scale = tried / sigma
-        return dearest.of(
-            lambda i: asked.noisy[units[i]].event(asked.multipliers[units[i]] * scale)
-        )
-
-    alike = None if asked.staged else event
-    charges = -(-min(wanted, _fewer(worst.steps)) // asked.paid(units[0]))
-    if alike is not None and dearest.spent and charges and math.isfinite(worst.spent):
-        spent = [*dearest.spent, (event(sigma), int(charges))]
-        total = accountant(budget.accountant).epsilon(spent, budget.delta)
-    else:
-        total = worst.spent
-    said = _remedy_of_spent(clients, asked, budget, alike, sigma)
-    if dearest.spent and worst.steps != 0:
-        said.append(
-            f"records have spent epsilon {epsilon_text(worst.spent)} in earlier runs: with what "
-            f"this one spends, it will state epsilon {epsilon_text(total)}"
-        )
-    why = _of_persons(study)
-    if why and worst.steps is not None and worst.steps < wanted:
-        charges = -(-wanted // asked.paid(units[0]))
-        ways = ", or ".join([*_more_noise(alike, sigma, charges, (), budget), FEWER])
-        end = ", and the run is refused" if worst.steps == 0 else ""
-        paid = f"it pays for {worst.steps} of {wanted} {asked.charged}"
-        said.append(f"{why}; {paid}{end}: {ways}")
-    if any(len({budgets[i] for i in each.units}) > 1 for unit in before.values() for each in unit):
-        said.append(f"privacy.epsilons: {ALIKE}")
+    names = dict(zip(asked.budgets, divided.names, strict=False))
+    with planned_ledgers(study, known) as ledgers:
+        clients = standings(study, asked, ledgers, names)
+        said = _remedies(study, asked, ledgers, clients)
+        worst = min(clients, key=lambda each: each.rank)
+        wanted = asked.wanted(worst.unit)
+        said += of_other_runs(study, ledgers, clients, f"{wanted} {asked.charged} of each client")
+        why = _of_persons(study)
+        if why and worst.steps is not None and worst.steps < wanted:
+            ways = ", or ".join([*_more_noise(asked, ledgers), FEWER])
+            end = ", and the run is refused" if worst.steps == 0 else ""
+            paid = f"it pays for {worst.steps} of {wanted} {asked.charged}"
+            said.append(f"{why}; {paid}{end}: {ways}")
+        if ledgers.at_odds(asked.budgets):
+            said.append(f"privacy.epsilons: {ALIKE}")
     if takes_equal_rows_apart(study):
         said.append(EQUAL)
-    shown = () if privacy.ledger == "run" else tuple(left for left, _ in clients)
-    return replace(plan, left=shown, warnings=(*plan.warnings, *said))
+    return replace(plan, left=clients if lasting else (), warnings=(*plan.warnings, *said))
 
 
-def balances(
-    study: HorizontalStudy, asked: Schedule, known: Sequence[Records], names: Sequence[str] = ()
-) -> tuple[list[tuple[Balance, Burden]], Mapping[str, tuple[Burden, ...]]]:
-    """Return what the data's ledger has left for each unit of a schedule, with the records that
-    can pay for least; and the burdens of all records. Nothing is written to the ledger.
+def planned_ledgers(study: HorizontalStudy, known: Sequence[Records]) -> LedgerSession:
+    """Return the ledger that a run of the study would begin with, over a copy."""
+    lasting = study.privacy.ledger != "run"
+    folder = Path(study.privacy.ledger).expanduser() if lasting else None
+    return LedgerSession.for_plan(folder, known)
 
-    Args:
-        known: the records of each unit, in the order of the schedule.
-        names: of the clients, where they have any.
+
+def standings(
+    study: HorizontalStudy, asked: Schedule, ledgers: LedgerSession, names: Mapping[str, str]
+) -> tuple[Balance, ...]:
+    """Return what each unit of a schedule has left in a ledger, before a run."""
+    left = affordable(study, asked, ledgers)
+    return balances(asked, ledgers, left, asked.wanted(next(iter(left))), names)
+
+
+def affordable(
+    study: HorizontalStudy, asked: Schedule, ledgers: LedgerSession
+) -> dict[str, int | None]:
+    """Return the charges that each unit of a schedule can still pay for in a ledger that knows
+    records.
     """
-    budgets = list(asked.budgets.values())
-    path = None
-    if study.privacy.ledger != "run":
-        path = data_ledger(Path(study.privacy.ledger).expanduser())
-    if path is None or not path.exists():
-        before = burdens(None, known, budgets)
-    else:
-        with Ledger.open(path, readonly=True) as ledger:
-            before = burdens(ledger, known, budgets)
-
-    def affordable(burden: Burden) -> int | None:
-        """By the least budget of those that hold these records."""
-        budget = min((budgets[i] for i in burden.units), key=lambda each: each.epsilon)
-        return asked.affordable_by(burden, budget)
-
-    clients = list[tuple[Balance, Burden]]()
-    for i, (unit, budget) in enumerate(asked.budgets.items()):
-        price = accountant(budget.accountant).epsilon
-        told = [
-            (affordable(each), price(each.spent, budget.delta) if each.spent else 0.0, each)
-            for each in before[unit]
-        ]
-        steps, _, burden = min(told, key=lambda each: (_fewer(each[0]), -each[1]))
-        spent = max(spent for _, spent, _ in told)
-        clients.append((Balance(unit, names[i] if names else None, spent, steps), burden))
-    return clients, before
+    names, budgets = list(ledgers.names.values()), set(asked.budgets.values())
+    alone = len(budgets) == 1 and len(set(names)) == len(names)
+    return asked.affordable_in(ledgers, study.rows_at_once, alone=alone)
 
 
-def _fewer(steps: int | None) -> float:
-    return math.inf if steps is None else steps
-
-
-def _more_noise(
-    event: Callable[[float], Event] | None,
-    sigma: float,
-    charges: int,
-    before: Spent,
-    budget: Budget,
-) -> list[str]:
-    """Return the remedy of more noise, for so many charges after what was spent; nothing where none
-    is enough.
-
-    Args:
-        event: what is charged, by noise multiplier; None where charges differ along a schedule.
-    """
-    if event is None:
-        return ["raise privacy.noise_multiplier"]
-    chosen, low, high = accountant(budget.accountant), sigma, 2.0 * sigma
+def _more_noise(asked: Schedule, ledgers: LedgerSession) -> list[str]:
+    """Return the remedy of more noise, for all that is planned; nothing where none is enough."""
+    here = [unit for unit in asked.noisy if unit in ledgers.names]
+    budgets = {unit: asked.budgets[unit] for unit in here}
+    sigma = asked.multipliers[here[0]]
 
     def fits(tried: float) -> bool:
-        spent = [*before, (event(tried), charges)]
-        return chosen.epsilon(spent, budget.delta, quick=True) <= budget.epsilon
+        scaled = {unit: asked.multipliers[unit] * tried / sigma for unit in here}
+        noisier = asked.with_noise(scaled)
+        with suppress(BudgetExceeded), ledgers.undone():
+            ledgers.charge(noisier.charges({unit: asked.wanted(unit) for unit in here}), budgets)
+            return True
+        return False
 
+    low, high = sigma, 2.0 * sigma
     while not fits(high):
         low, high = high, 2.0 * high
         if high > LARGEST:
@@ -409,54 +368,40 @@ def _more_noise(
     return [f"raise privacy.noise_multiplier from {sigma:.4g} to {high * CLOSE:.4g}"]
 
 
-def _remedy_of_spent(
-    clients: Sequence[tuple[Balance, Burden]],
-    asked: Schedule,
-    budget: Budget,
-    event: Callable[[float], Event] | None,
-    sigma: float,
+def _remedies(
+    study: HorizontalStudy, asked: Schedule, ledgers: LedgerSession, clients: Sequence[Balance]
 ) -> list[str]:
-    """Return what stands in the way of a study, and the remedy, of the client that has least left.
-
-    Args:
-        clients: with what is left of each, and what its dearest records have spent.
-        asked: the study's charges.
-        budget: of the study.
-        event, sigma: as of :func:`_more_noise`.
+    """Return what stands in the way of a study, and the remedy, of the client that has least left
+    after earlier runs.
     """
-    wanted = asked.wanted(clients[0][0].unit)
-    short = [
-        (left, burden.spent)
-        for left, burden in clients
-        if burden.spent and left.steps is not None and left.steps < wanted
-    ]
+    wanted = asked.wanted(clients[0].unit)
+    short = [each for each in clients if each.spent and each.rank[0] < wanted]
     if not short:
         return []
-    worst, spent = min(short, key=lambda pair: (pair[0].steps or 0, -pair[0].spent))
+    worst = min(short, key=lambda each: each.rank)
     others = (
         f" ({len(short)} of {len(clients)} clients have too little left)" if len(short) > 1 else ""
     )
-    most, whose = epsilon_text(budget.epsilon), f"the ledger of {worst.called}"
+    most, whose = asked.budgets[worst.unit].epsilon, f"the ledger of {worst.called}"
     if math.isinf(worst.spent):
         return [
             f"{whose}: its data was used without a bound, so no finite epsilon can be promised "
             f"for it again{others}: use other data, or privacy.unit = 'none'"
         ]
-    if worst.spent >= budget.epsilon:
+    if worst.spent >= most:
         return [
-            f"{whose} has spent epsilon {epsilon_text(worst.spent)}, which is all of {most}"
-            f"{others}: use other data, or raise privacy.epsilon, which is a promise to the "
-            "people in the data"
+            f"{whose} has spent epsilon {epsilon_text(worst.spent)}, which is all of "
+            f"{epsilon_text(most)}{others}: use other data, or raise privacy.epsilon, which is a "
+            "promise to the people in the data"
         ]
-    charges = -(-wanted // asked.paid(clients[0][0].unit))
-    ways = _more_noise(event, sigma, charges, spent, budget)
+    ways = _more_noise(asked, ledgers)
     if worst.steps:
         ways.append(
             f"plan for at most {worst.steps} {asked.charged} (budget.rounds or budget.updates)"
         )
     return [
-        f"{whose} has spent epsilon {epsilon_text(worst.spent)} of {most}, and pays for "
-        f"{worst.steps} of {wanted} {asked.charged}{others}: "
+        f"{whose} has spent epsilon {epsilon_text(worst.spent)} of {epsilon_text(most)}, and pays "
+        f"for {worst.steps} of {wanted} {asked.charged}{others}: "
         f"{', or '.join([*ways, 'use other data'])}"
     ]
 

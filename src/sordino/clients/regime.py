@@ -18,6 +18,7 @@ from sordino.clients.division import (
     federation,
     identified,
     kernels_of,
+    known_records,
     loss_of,
     model,
     tensors,
@@ -356,8 +357,8 @@ class HorizontalRegime(Regime[H]):
             priced = self.announced(priced, full, noise, sizes)
         if not identified(full):
             return priced, sizes
-        asked = self.schedule(full, sizes)
-        return pricing.with_balances(full, asked, self.whole(full), divided, priced), sizes
+        asked, held = self.schedule(full, sizes), known_records(full, divided)
+        return pricing.with_balances(full, asked, held, divided, priced), sizes
 
     def build(self, study: H, folder: Path, run: str, affordable_steps: Affordable) -> PreparedRun:
         """Return the objects of a calibrated study."""

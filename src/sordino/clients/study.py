@@ -360,6 +360,11 @@ class HorizontalStudy(Study):
         return (PERSON, 1) if self.clips_persons else (SAMPLE, self.data.person_rows or 1)
 
     @property
+    def shared(self) -> bool:
+        """Clients share the noise."""
+        return False
+
+    @property
     def pays_to_test(self) -> bool:
         """Models are measured on private rows, which pay for it."""
         return self.data.testing == "private share"

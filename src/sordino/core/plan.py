@@ -14,7 +14,7 @@ them, and epsilon grows with n: a search over n finds the most. The event of a s
 an :data:`ENDLESS` last one, may be charged on and on. Other stages are all that is planned; between
 them whole rounds (``pace`` charges each) are paid for. Records that one charge reaches several
 times (at several units) have no such prefix: there the dearest event stands for all
-(:meth:`Schedule.affordable_by`). All rows of a person at one unit are reached at once: they are a
+(:meth:`Schedule.affordable_in`). All rows of a person at one unit are reached at once: they are a
 group, which has a schedule of its own (:meth:`Schedule.for_group`).
 
 >>> release = lambda sigma: Gaussian(noise_multiplier=sigma)
@@ -32,16 +32,18 @@ import bisect
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from sordino.base.errors import StudyError
+from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.base.files import MIB
 from sordino.mechanisms.shared import SharedGrid
 from sordino.privacy import (
     Budget,
+    Charge,
     Event,
     Gaussian,
     LedgerSession,
@@ -52,14 +54,15 @@ from sordino.privacy import (
     noise_multiplier,
 )
 from sordino.privacy.accounting import Spent
-from sordino.privacy.records import Burden
 from sordino.privacy.records.group import of_rows
 from sordino.privacy.rounding import epsilon_text
+from sordino.privacy.session import PLAN
 
 ACCOUNTANTS = ("pld", "rdp", "rdp-classic")
 ENDLESS = -1
 """The count of a last stage whose event is charged on and on."""
 
+T = TypeVar("T")
 Stages = tuple[tuple[Event, int], ...]
 
 
@@ -191,6 +194,20 @@ class Schedule:
             self, stages={**self.stages, **stages}, multipliers={**self.multipliers, **multipliers}
         )
 
+    def of(self, unit: str) -> Schedule:
+        """Return the schedule of one unit alone."""
+
+        def own(of: Mapping[str, T]) -> dict[str, T]:
+            return {unit: of[unit]} if unit in of else {}
+
+        return replace(
+            self,
+            budgets=own(self.budgets),
+            stages=own(self.stages),
+            noisy=own(self.noisy),
+            multipliers=own(self.multipliers),
+        )
+
     def for_group(self, size: int) -> Schedule:
         """Return the schedule as it bounds ``size`` records that fall away together."""
         if size == 1:
@@ -227,7 +244,8 @@ class Schedule:
     @property
     def staged(self) -> bool:
         """True if charges of a unit differ from one another."""
-        return any(len(each.stages) > 1 for each in self.noisy.values())
+        found = (*(each.stages for each in self.noisy.values()), *self.stages.values())
+        return any(len(each) > 1 for each in found)
 
     def wanted(self, unit: str) -> int:
         """Return how many charges of a unit are planned."""
@@ -245,6 +263,22 @@ class Schedule:
             if count:
                 found.append((event, -(-count // paid)))
         return found
+
+    def charges(self, until: Mapping[str, int]) -> list[Charge]:
+        """Return the first charges of each unit, so many, as a plan books them in a copy."""
+        return [
+            Charge(
+                unit=unit,
+                event=event,
+                count=count,
+                why="planned",
+                method="",
+                round=0,
+                key=f"{PLAN}/{unit}/{place}",
+            )
+            for unit, most in until.items()
+            for place, (event, count) in enumerate(self.spending(unit, most))
+        ]
 
     def paid(self, *units: str) -> int:
         """Return the steps that one charge on each of these units alike pays for, at least."""
@@ -300,27 +334,6 @@ class Schedule:
         """
         names = (*ACCOUNTANTS, *(self.budgets[unit].accountant for unit in units))
         return Most(names, lambda name: least(self.affordable(unit, by=name) for unit in units))
-
-    def affordable_by(self, burden: Burden, budget: Budget) -> int | None:
-        """Return the charges on all units alike that records can still pay for; None: any number.
-
-        Args:
-            burden: what the records have spent, and the places of the units that hold them.
-            budget: what they may spend.
-        """
-        units = list(self.stages)
-        if self.staged and len(burden.units) == 1:  # one charge reaches them once
-            ((_, rows),) = burden.groups
-            held = replace(self.for_group(rows), budgets={**self.budgets, units[0]: budget})
-            return held.affordable(units[0], burden.spent)
-
-        def reached(at: int) -> Callable[[int], Event]:
-            return lambda place: self.stages[units[place]][at][0]
-
-        left = least(
-            budget.remaining_steps(burden.of(reached(at)), burden.spent) for at in self._places
-        )
-        return times(self.paid(*(units[i] for i in burden.units)), left)
 
     def affordable_in(
         self, ledgers: LedgerSession, rows: int, *, alone: bool
@@ -459,24 +472,66 @@ def size_text(count: int) -> str:
 
 
 class Balance(msgspec.Struct, frozen=True):
-    """One client's ledger, as it is now.
+    """What a ledger of the data has for the records of a unit, as it is now.
 
     Attributes:
         unit: of the study.
         name: of the client, where it has one.
         spent: epsilon, at the study's delta and by its accountant.
-        steps: charges of the study that it can still pay for; None without a limit.
+        steps: charges of the study that they can still pay for; None without a limit.
+        total: epsilon after the study, or after as much of it as they can pay for.
     """
 
     unit: str
     name: str | None
     spent: float
     steps: int | None
+    total: float
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Sorts those that pay for least first, and of these those that have spent most."""
+        return math.inf if self.steps is None else self.steps, -self.spent
 
     @property
     def called(self) -> str:
         """For people."""
         return f"{self.unit} ({self.name})" if self.name else self.unit
+
+
+def balances(
+    asked: Schedule,
+    ledgers: LedgerSession,
+    left: Mapping[str, int | None],
+    wanted: int,
+    names: Mapping[str, str] | None = None,
+) -> tuple[Balance, ...]:
+    """Return what a ledger has for each unit, before and after a run that has not begun.
+
+    Args:
+        ledgers: over a copy (:meth:`~sordino.privacy.session.LedgerSession.for_plan`).
+        left: charges that each unit can still pay for (:meth:`Schedule.affordable_in`).
+        wanted: charges of each that are planned.
+        names: of units for people.
+    """
+
+    def epsilons() -> dict[str, float]:
+        return {
+            unit: ledgers.epsilon(unit, asked.budgets[unit].delta, asked.budgets[unit].accountant)
+            for unit in left
+        }
+
+    before, budgets = epsilons(), {unit: asked.budgets[unit] for unit in left}
+    paid = {unit: wanted if most is None else min(wanted, most) for unit, most in left.items()}
+    after = {unit: max(before[unit], budgets[unit].epsilon) for unit in left}
+    with suppress(BudgetExceeded), ledgers.undone():  # what another run was promised may forbid it
+        ledgers.charge(asked.charges(paid), budgets)
+        after = epsilons()
+    names = names or {}
+    return tuple(
+        Balance(unit, names.get(unit), before[unit], most, after[unit])
+        for unit, most in left.items()
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

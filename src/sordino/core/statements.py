@@ -28,11 +28,15 @@ from typing import Literal, get_args
 import msgspec
 from msgspec import UNSET
 
+from sordino.base.errors import StudyError
 from sordino.core import regimes
+from sordino.core.plan import Balance
 from sordino.core.records import PERSON, Round, at, known, number
 from sordino.core.run.reading import Run
 from sordino.core.study.base import Study, tuned_sentence
+from sordino.privacy import LedgerSession
 from sordino.privacy.rounding import epsilon_text
+from sordino.privacy.session import PLAN
 
 DECADES = 20.0
 """From this ratio of highest to lowest on, an axis is logarithmic."""
@@ -499,6 +503,33 @@ def guarantee(study: Study, epsilon: float | None, own: SiteScope | None = None)
         f"the {privacy.accountant} accountant. Neighbouring data sets: {adjacency(study)}. "
         f"{regime.against(study)}"
     )
+
+
+def of_other_runs(
+    study: Study, ledgers: LedgerSession, held: Sequence[Balance], planned: str
+) -> list[str]:
+    """Return what a plan says of other runs over the same records.
+
+    Args:
+        ledgers: over a copy of the ledger.
+        held: what it has for each unit.
+        planned: the charges of one unit, and how many.
+    """
+    found = list[str]()
+    try:
+        ledgers.refuse_choosing(PLAN, chosen=looked(study))
+    except StudyError as refusal:
+        found.append(f"the run would be refused now: {refusal}")
+    worst, total = min(held, key=lambda each: each.rank), max(each.total for each in held)
+    if worst.spent and worst.steps != 0:
+        states = f"after {planned} it will state epsilon {epsilon_text(total)}"
+        if looked(study):
+            states = "it chooses how much it spends, so it will state its whole budget"
+        found.append(
+            f"records have spent epsilon {epsilon_text(worst.spent)} in earlier runs, which this "
+            f"one counts: {states}"
+        )
+    return found
 
 
 def looked(study: Study) -> bool:

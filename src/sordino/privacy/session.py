@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,13 @@ if TYPE_CHECKING:
     from sordino.privacy.records import Prices, Records
 
 NAME = "ledger.sqlite"
+PLAN = "plan"
+"""The run that a plan begins in a copy of a ledger."""
 History = tuple[tuple[Event, int], ...]
+
+
+class _UndoneError(Exception):
+    """The end of a transaction that keeps nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +140,28 @@ class LedgerSession:
             names = open_sets(ledger, run, records, known=begun, key=key, data=data) | names
         return cls(ledger, names, Prices(ledger), run, data)
 
+    @classmethod
+    def for_plan(cls, folder: Path | None, records: Sequence[Records]) -> LedgerSession:
+        """The session that a run with these records would begin now with the ledger in ``folder``,
+        over a copy in memory; None stands for a ledger of the run.
+        """
+        from sordino.privacy.records import Prices, open_sets
+
+        path = None if folder is None else data_ledger(folder)
+        if path is None or not path.exists():
+            copy = Ledger.scratch(None)
+        else:
+            with Ledger.open(path, readonly=True) as ledger:
+                copy = Ledger.scratch(ledger)
+        return cls(copy, open_sets(copy, PLAN, records), Prices(copy), PLAN)
+
+    @contextmanager
+    def undone(self) -> Iterator[None]:
+        """A transaction that keeps nothing: for what would be if something was charged."""
+        with suppress(_UndoneError), self.ledger.transaction():
+            yield
+            raise _UndoneError
+
     def charge(
         self, charges: Sequence[Charge], budget: Budget | Mapping[str, Budget]
     ) -> tuple[Permit, ...]:
@@ -206,6 +235,12 @@ class LedgerSession:
         left = self.prices.remaining(charged, self._least({unit: budgets[unit] for unit in here}))
         return {unit: left[self.names[unit]] for unit in here}
 
+    def at_odds(self, budgets: Mapping[str, Budget]) -> bool:
+        """Tell whether a record is in units that are promised different budgets."""
+        return self.prices.at_odds(
+            (self.names[unit], most) for unit, most in budgets.items() if unit in self.names
+        )
+
     def blame(self, units: Iterable[str]) -> str | None:
         """Why nothing can be paid for on one of these units after a release without a bound;
         :meth:`Prices.blame`.
@@ -254,12 +289,15 @@ class LedgerSession:
         noted |= {OTHERS: True} if others else {}
         with self.ledger.transaction():  # nobody else begins between the two
             if self.run:
-                self._refuse_choosing(run, bool(facts.get("promise", {}).get("chosen")))
+                self.refuse_choosing(run, chosen=bool(facts.get("promise", {}).get("chosen")))
             self.ledger.note(BEGIN, run, {**noted, PROMISED: kept} if self.run else noted)
 
-    def _refuse_choosing(self, run: str, chosen: bool) -> None:
+    def refuse_choosing(self, run: str, *, chosen: bool) -> None:
         """Refuse that two runs at once use records of which one chooses by looking how often: how
         much the other can spend would follow from that (:mod:`~sordino.privacy.reserve`).
+
+        Raises:
+            StudyError: naming the run that has not ended.
         """
         for other in sorted(self.prices.sharing(self.names.values()) - {run}):
             begin = self.ledger.noted(BEGIN, other)

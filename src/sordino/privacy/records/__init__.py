@@ -9,12 +9,10 @@ price      what a charge is held against, and what plans ask
 """
 
 from sordino.privacy.records.identity import Records as Records
-from sordino.privacy.records.people import burdens as burdens
 from sordino.privacy.records.people import close_sets as close_sets
 from sordino.privacy.records.people import open_runs as open_runs
 from sordino.privacy.records.people import open_sets as open_sets
 from sordino.privacy.records.people import recognised as recognised
-from sordino.privacy.records.price import Burden as Burden
 from sordino.privacy.records.price import Prices as Prices
 from sordino.privacy.records.price import bounds as bounds
 from sordino.privacy.records.price import outside as outside

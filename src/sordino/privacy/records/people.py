@@ -27,22 +27,13 @@ import numpy as np
 
 from sordino.base.errors import LedgerError, ResumeError
 from sordino.base.siphash import stacked
-from sordino.privacy.budget import Budget
 from sordino.privacy.chain import BEGIN, CLOSED, OUTSIDE, RECORDS, SEAL
 from sordino.privacy.event import Event
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import store
 from sordino.privacy.records.classes import Class, Pool, bridged, closed, frozen, histories
 from sordino.privacy.records.identity import Places, Records, Words, groups, membership
-from sordino.privacy.records.price import (
-    Burden,
-    Prices,
-    contains,
-    counted_until,
-    outside,
-    own_of,
-    since,
-)
+from sordino.privacy.records.price import Prices, contains, counted_until, outside, own_of, since
 from sordino.privacy.records.store import Index, Set
 from sordino.privacy.reserve import RESERVE
 
@@ -174,16 +165,6 @@ def open_sets(
             index = _entered(ledger, index, pool, fresh, rows_too=not apart)
             _keep(ledger, index, before, pool, ledger.head()[0])
     return {unit: names[name] for unit, name in members.items()}
-
-
-def burdens(
-    ledger: Ledger | None, wanted: Sequence[Records], budgets: Sequence[Budget] = ()
-) -> dict[str, tuple[Burden, ...]]:
-    """Return what would bound the records of each unit if the sets of all of these units were
-    opened now, with these promises; ``ledger`` stays as it is, and is None where there is none yet.
-    """
-    with Ledger.scratch(ledger) as copy:
-        return Prices(copy).burdens(open_sets(copy, "plan", wanted), budgets)
 
 
 def recognised(ledger: Ledger, records: Records) -> tuple[int, int]:

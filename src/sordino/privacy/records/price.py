@@ -11,8 +11,7 @@ that look the same in two sets of a run are two people's, and whether there are 
 business. Only where these two promise different epsilons is each held against what both were
 charged (:meth:`Prices._seen`), unless one of them only tests.
 
-A plan opens its sets in a copy of the ledger, and asks there what records have spent, and how a
-charge would count for them (:class:`Burden`).
+A plan opens its sets in a copy of the ledger, and charges them there.
 """
 
 from __future__ import annotations
@@ -110,30 +109,6 @@ class _Tables:
                 alike.setdefault((one.live, one.person), []).extend(one.several)
             self.ways[number] = {key: (each, reduce(or_, each)) for key, each in alike.items()}
         return self.ways[number]
-
-
-@dataclass(frozen=True, slots=True)
-class Burden:
-    """Some records of a unit: what they have spent, and how one charge on every unit of a run alike
-    counts for them.
-
-    Attributes:
-        spent: a history that covers theirs.
-        groups: of sets that hold them, each by the places of the units that it is; and how many
-            rows of theirs a person counts as.
-    """
-
-    spent: Spent
-    groups: tuple[tuple[tuple[tuple[int, ...], ...], int], ...]
-
-    def of(self, event: Callable[[int], Event]) -> Event:
-        """One event on every unit, which ``event`` gives by the unit's place."""
-        return event_of(self.groups, lambda places: [event(i) for i in places])
-
-    @property
-    def units(self) -> tuple[int, ...]:
-        """Places of the units that hold them."""
-        return tuple(i for sets, _ in self.groups for places in sets for i in places)
 
 
 def event_of(
@@ -322,7 +297,12 @@ class Prices:
         """
         tables = self._now()
         on = {tables.numbers[name]: each for name, each in events.items() if name in tables.numbers}
-        return {unit: self._remaining(unit, on, events, budgets) for unit in events}
+        held = {
+            tables.numbers[name]: most for name, most in budgets.items() if name in tables.numbers
+        }
+        seen = self._seen(held)
+        steps = cache(Budget.remaining_steps)  # units are often alike
+        return {unit: self._remaining(unit, on, events, budgets, seen, steps) for unit in events}
 
     def _remaining(
         self,
@@ -330,14 +310,15 @@ class Prices:
         on: Mapping[int, Sequence[Event]],
         events: Mapping[str, Sequence[Event]],
         budgets: Mapping[str, Budget],
+        seen: Seen,
+        steps: Callable[[Budget, Event, Spent], int | None],
     ) -> int | None:
         tables = self._tables
         number = tables.numbers.get(unit)
         if number is None or tables.sets[number].kind == CLIENT:
             (own,) = self.histories(unit)
-            return budgets[unit].remaining_steps(composed(events[unit]), own)
+            return steps(budgets[unit], composed(events[unit]), tuple(own))
         kind, left = tables.sets[number].kind, list[int | None]()
-        seen = self._seen({tables.numbers[name]: budgets[name] for name in events})
         shares: dict[tuple[Group, ...], list[tuple[frozenset[Budget], Class, frozenset[int]]]] = {}
         for one in tables.classes.get(number, ()):
             own_view = seen(number, one.live, one.person)
@@ -357,45 +338,24 @@ class Prices:
             for most, one, view in members:
                 known.setdefault(most, []).extend(histories(one, tables.totals, view))
             left += [
-                budget.remaining_steps(whole, translated(counts, kind))
+                steps(budget, whole, tuple(translated(counts, kind)))
                 for most, each in known.items()
                 for counts in maximal(each, SHOWN)
                 for budget in most
             ]
-        return min((steps for steps in left if steps is not None), default=None)
+        return min((each for each in left if each is not None), default=None)
 
-    def burdens(
-        self, names: Mapping[str, str], budgets: Sequence[Budget] = ()
-    ) -> dict[str, tuple[Burden, ...]]:
-        """Return what bounds the records of each unit of a run; ``names`` are those of its sets,
-        ``budgets`` what each unit is promised.
-        """
-        tables, places = self._now(), dict[int, tuple[int, ...]]()
-        for i, name in enumerate(names.values()):
-            number = tables.numbers[name]
-            places[number] = (*places.get(number, ()), i)
-        promised = {number: budgets[each[0]] for number, each in places.items() if budgets}
-        seen, found = self._seen(promised), dict[str, tuple[Burden, ...]]()
-        for unit, name in names.items():
-            number = tables.numbers[name]
-            if tables.sets[number].kind == CLIENT:  # what a whole client is charged is its own
-                (spent,) = self._bounds(number, seen=seen)
-                found[unit] = (Burden(spent, (((places[number],), 1),)),)
-                continue
-            shares: dict[tuple[Group, ...], list[Counts]] = {}
-            for one in tables.classes.get(number, ()):
-                view = seen(number, one.live, one.person)
-                known = histories(one, tables.totals, view)
-                shares.setdefault(_charged(one, places, view), []).extend(known)
-            found[unit] = tuple(
-                Burden(
-                    translated(counts, tables.sets[number].kind),
-                    tuple((tuple(map(places.__getitem__, sets)), n) for sets, n in groups),
-                )
-                for groups, each in fewer(shares).items()
-                for counts in maximal(each, SHOWN)
-            )
-        return found
+    def at_odds(self, budgets: Iterable[tuple[str, Budget]]) -> bool:
+        """Tell whether a record is in sets that are promised different budgets here."""
+        tables = self._now()
+        promised: dict[int, set[Budget]] = {}
+        for name, budget in budgets:
+            promised.setdefault(tables.numbers[name], set()).add(budget)
+        held = [one.sets for each in map(tables.classes.get, promised) for one in each or ()]
+        return any(
+            len({budget for number in sets for budget in promised.get(number, ())}) > 1
+            for sets in held
+        )
 
     def blame(self, spent: Spent) -> str | None:
         """Which release it is that a history has no bound for; None where it has one."""

@@ -20,8 +20,6 @@ from sordino.core.world import ChargeRequest, Charges, Paid
 from sordino.mechanisms.gaussian import Learning
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import LedgerSession, Permits
-from sordino.privacy.records import Records
-from sordino.privacy.records.group import CLIENT
 from sordino.regimes.synchronous.aggregate import PrivateSum, SharedSum
 from sordino.regimes.synchronous.method import Terms
 from sordino.regimes.synchronous.methods.fixed import ClientLevel
@@ -130,17 +128,6 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         if self.remote and all(each.startswith(ELSEWHERE) for each in self.prints):
             whole = f"elsewhere/{whole}"  # else it is a rehearsal, whose rows are here
         return units, dict.fromkeys(units, whole)
-
-    def records(self) -> Sequence[Records]:
-        """Return who is in each client's data: of whole clients, or of examples."""
-        study = self.study
-        whole = isinstance(study.method, ClientLevel) and study.privacy.unit == "client"
-        return [
-            replace(one, kind=CLIENT if whole else one.kind, summed=study.shared)
-            if one.unit in self.fingerprints
-            else one
-            for one in self.data_records
-        ]
 
     @property
     def key_prefix(self) -> str:

@@ -15,6 +15,7 @@ from sordino.core.method import METHODS
 from sordino.core.world import Summing
 from sordino.mechanisms.gaussian import checked_clip
 from sordino.mechanisms.shared import FEWEST_BITS, MOST_BITS
+from sordino.privacy.records.group import CLIENT
 from sordino.regimes.synchronous.method import SynchronousMethod
 from sordino.regimes.synchronous.methods.fixed import ClientLevel, Clipped
 from sordino.training.optimizer import Sgd
@@ -300,6 +301,12 @@ class SynchronousStudy(HorizontalStudy):
     def aggregated(self) -> bool:
         """Whole clients are protected by noise on their sum."""
         return isinstance(self.method, ClientLevel) and self.method.aggregated
+
+    @property
+    def recorded(self) -> tuple[str, int]:
+        """The kind of the records of a client's data, and how many a person may be there."""
+        kind, most = super().recorded
+        return CLIENT if self.of_clients and self.privacy.unit == "client" else kind, most
 
     @property
     def shared(self) -> bool:

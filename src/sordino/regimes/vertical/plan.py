@@ -20,13 +20,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 from sordino.base.errors import StudyError
-from sordino.core.plan import ENDLESS, Disk, NoisyCharges, Plan, Schedule, Stages
-from sordino.privacy import Budget, Composed, Event, Gaussian, NonPrivate, Nothing, Pure, Repeated
+from sordino.core.plan import ENDLESS, Disk, NoisyCharges, Plan, Schedule, Stages, balances
+from sordino.core.statements import of_other_runs
+from sordino.privacy import (
+    Budget,
+    Composed,
+    Event,
+    Gaussian,
+    LedgerSession,
+    NonPrivate,
+    Nothing,
+    Pure,
+    Repeated,
+)
 from sordino.privacy.accounting import Spent
 from sordino.privacy.budget import left_out
+from sordino.privacy.records import Records
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.vertical.study import VerticalStudy
 
@@ -239,6 +253,25 @@ def price(study: VerticalStudy) -> Plan:
         warnings=(*warnings(study), *more),
         releases=tuple((each, _in_words(study, each), epsilon) for each, epsilon in spent.items()),
     )
+
+
+def with_balances(study: VerticalStudy, known: Sequence[Records], plan: Plan) -> Plan:
+    """Return the plan of a calibrated study with what a ledger of its data has left, if it has one
+    and promises something.
+    """
+    if not known or plan.used is None:
+        return plan
+    asked = schedule(study).of(promised(study))
+    with LedgerSession.for_plan(Path(study.privacy.ledger).expanduser(), known) as ledgers:
+        left = asked.affordable_in(ledgers, 1, alone=True)
+        (held,) = balances(asked, ledgers, left, plan.used)
+        said = of_other_runs(study, ledgers, [held], f"{plan.used} {asked.charged}")
+    if held.steps is not None and held.steps < plan.used:
+        said.append(
+            f"the ledger of {held.called} pays for {held.steps} of {plan.used} {asked.charged}: "
+            "use other data, or lower privacy.appearances"
+        )
+    return replace(plan, left=(held,), warnings=(*plan.warnings, *said))
 
 
 def disk(study: VerticalStudy, held: Sequence[int], classes: int) -> Disk | None:

@@ -14,7 +14,7 @@ from sordino.core.regimes import Regime
 from sordino.core.statements import FLOATS, LOOKING, SIMULATED, Paragraph, Table
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.vertical.method import OnlineMethod
-from sordino.regimes.vertical.plan import calibrate, disk, price
+from sordino.regimes.vertical.plan import calibrate, disk, price, with_balances
 from sordino.regimes.vertical.study import TEMPLATE, VerticalStudy
 
 if TYPE_CHECKING:
@@ -75,14 +75,15 @@ class VerticalRegime(Regime[VerticalStudy]):
         from sordino.regimes.vertical.stream import parts, source
 
         full = calibrate(study)
-        stream, *_ = source(full, known=False)
+        stream, _, known = source(full)
         held = [len(part) for part in parts(full, stream)]
         if full.model.party is not None or full.model.server is not None:
             from sordino.regimes.vertical.models import Split
 
             Split.of(full, stream)
         takes = disk(full, held, len(stream.classes))
-        return replace(price(full), calibrated=full != study, disk=takes), ()
+        priced = replace(price(full), calibrated=full != study, disk=takes)
+        return with_balances(full, known, priced), ()
 
     def build(
         self, study: VerticalStudy, folder: Path, run: str, affordable_steps: Affordable
