@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.base.errors import BudgetExceeded, LedgerError
+from sordino.base.errors import BudgetExceeded, HeldBack, LedgerError
 from sordino.privacy import (
     Budget,
     Charge,
@@ -600,7 +600,7 @@ def test_a_plan_counts_a_person_at_two_clients_as_a_charge_does(tmp_path: Path) 
 def begun(
     ledgers: LedgerSession,
     most: float,
-    planned: tuple[int, float] | None = None,
+    planned: tuple[tuple[Event, int], ...] = (),
     *,
     chosen: bool = False,
     others: bool = False,
@@ -608,7 +608,8 @@ def begun(
     """A run begins that promises ``most`` to everybody in it."""
     promise = {"form": "sound", "chosen": chosen, "epsilon_budget": most}
     budgets = dict.fromkeys(ledgers.names, Budget(most, 1e-5, "rdp"))
-    ledgers.begin(ledgers.run, {"promise": promise}, budgets, planned, others=others)
+    charges = dict.fromkeys(ledgers.names, planned) if planned else {}
+    ledgers.begin(ledgers.run, {"promise": promise}, budgets, charges, others=others)
 
 
 @pytest.mark.parametrize("others", [False, True])
@@ -618,12 +619,13 @@ def test_of_a_federation_that_is_ended_by_hand_the_whole_plan_counts_at_its_leas
     """Whoever sees releases may have had it end there: the rest was at the price of what came."""
     first, last = Gaussian(noise_multiplier=40.0), Gaussian(noise_multiplier=10.0)
     with LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2)]) as one:
-        begun(one, 50.0, (10, 0.25), others=others)
+        begun(one, 50.0, ((first, 4), (last, 6)), others=others)
         booked(one, "a", first, 2)
         assert close_sets(one.ledger, "one")
-        assert one.charged("one") == 2  # as before it was closed: who resumes it asks again
+        name = one.names["a"]  # as before it was closed: who resumes it asks again
+        assert one.ledger.charged_by("one", name) == {first: 2}
     with LedgerSession.for_data(tmp_path, "two", [of("x", 2), of("y", 3)]) as two:
-        counted = epsilon((first, 2), (last, 8)) if others else epsilon((first, 2))
+        counted = epsilon((first, 4), (last, 6)) if others else epsilon((first, 2))
         assert two.epsilon("x", 1e-5, "rdp") == counted
         assert two.epsilon("y", 1e-5, "rdp") == 0.0
 
@@ -646,16 +648,42 @@ def test_the_rest_of_a_run_is_what_its_budget_would_have_paid_for_after_all_befo
         assert two.epsilon("x", 1e-5, "rdp") == epsilon((STEP, 40))  # 10, and 15 in each set
 
 
-def test_the_rest_of_a_run_keeps_within_what_another_open_run_promised(tmp_path: Path) -> None:
-    """Each of its charges would have been held against that."""
-    promised = epsilon((STEP, 12)) * (1 + 1e-9)
+def test_a_run_that_others_can_end_counts_in_full_from_its_first_charge(tmp_path: Path) -> None:
+    """What it had spent counted, so that its end, or a server that vanished, chose what the next
+    run stated; and what another promise held back of it was forgotten.
+    """
+    promised = Budget(epsilon((STEP, 12)) * (1 + 1e-9), 1e-5, "rdp")
+    with LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2)]) as one:
+        begun(one, 50.0, ((STEP, 9),), others=True)
+        with LedgerSession.for_data(tmp_path, "two", [of("b", 2, 3)]) as two:
+            begun(two, promised.epsilon)
+            assert two.epsilon("b", 1e-5, "rdp") == 0.0
+            booked(one, "a", STEP, 2)
+            assert one.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 2))
+            assert two.epsilon("b", 1e-5, "rdp") == epsilon((STEP, 9))
+            booked(two, "b", STEP, 3, promised)
+            with pytest.raises(HeldBack, match=r"All that other runs of these records .* one\."):
+                booked(two, "b", STEP, 1, promised, key="more")
+            close_sets(one.ledger, "one")
+            assert two.epsilon("b", 1e-5, "rdp") == epsilon((STEP, 12))
+    with LedgerSession.for_data(tmp_path, "three", [of("c", 1), of("d", 2)]) as three:
+        assert three.epsilon("c", 1e-5, "rdp") == epsilon((STEP, 9))
+
+
+def test_a_run_that_others_can_end_waits_where_its_plan_is_more_than_another_was_promised(
+    tmp_path: Path,
+) -> None:
     with (
         LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2)]) as one,
         LedgerSession.for_data(tmp_path, "two", [of("b", 2, 3)]) as two,
     ):
-        begun(one, 50.0, (1000, 1.0), others=True)
-        booked(one, "a", STEP, 2)
-        begun(two, promised)
-        booked(two, "b", STEP, 3, Budget(promised, 1e-5, "rdp"))
-        close_sets(one.ledger, "one")
-        assert two.epsilon("b", 1e-5, "rdp") == epsilon((STEP, 12))
+        begun(two, epsilon((STEP, 12)) * (1 + 1e-9))
+        begun(one, 50.0, ((STEP, 13),), others=True)
+        with pytest.raises(HeldBack, match="Run two promised"):
+            booked(one, "a", STEP, 1)
+        assert two.epsilon("b", 1e-5, "rdp") == 0.0
+        two.finish()
+        booked(one, "a", STEP, 1)
+        for event, count in ((STEP, 14), (OTHER, 1)):
+            with pytest.raises(BudgetExceeded, match="plans no such charge"):
+                booked(one, "a", event, count, key="more")

@@ -33,7 +33,7 @@ from sordino.clients.evaluation import (
     priced,
     test_set_record,
 )
-from sordino.clients.pricing import Trial, affordable, remedy
+from sordino.clients.pricing import Trial, affordable, remedy, unit_like
 from sordino.clients.regime import HorizontalRegime
 from sordino.clients.simulation import Rules, Shared, Simulation, round_trips
 from sordino.clients.study import H, HorizontalStudy, SampledMethod, SampledPromise, for_dimension
@@ -56,6 +56,7 @@ from sordino.mechanisms.gaussian import Bounded
 from sordino.mechanisms.kinds import behaviour
 from sordino.privacy import LedgerSession
 from sordino.privacy.records import Records
+from sordino.privacy.session import History
 from sordino.training.client import Examples, model_input
 from sordino.training.dpsgd import PlainClient, PrivateClient
 from sordino.training.evaluate import Counted, Evaluation, Evaluator
@@ -376,7 +377,18 @@ class Assembly(Generic[H]):
             evaluation=tested,
             metrics=self.metrics,
             moves=self.mine is None and not self.remote,
+            planned=self.planned,
         )
+
+    def planned(self) -> dict[str, History]:
+        """Return all charges of each unit, where their number is fixed; nothing where it is not."""
+        if (most := self.regime.planned(self.study)) is None:
+            return {}
+        asked = self.regime.schedule(self.study, self.sizes)
+        own = range(len(self.units)) if self.mine is None else [self.mine]
+        return {
+            self.units[i]: tuple(asked.spending(unit_like(asked, self.rates, i), most)) for i in own
+        }
 
     def _ledgers(self) -> LedgerSession:
         """Open the ledger of clients' units, one's own at a site, and of test rows that pay."""

@@ -84,6 +84,12 @@ class HorizontalRegime(Regime[H]):
         """Return the charges of a client that a plan shows, whatever its budget pays for."""
         return self.wanted(study)
 
+    def planned(self, study: H) -> int | None:
+        """Return how many steps, or rounds of whole clients, of a client are charged in all; None
+        where their number, or what they release, is not fixed.
+        """
+        return None
+
     def protocol(
         self, study: H, sizes: Sequence[int], affordable_steps: tuple[int, ...] | None
     ) -> Rules[Any]:

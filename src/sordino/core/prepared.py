@@ -25,6 +25,7 @@ from sordino.data.notices import notice
 from sordino.mechanisms.gaussian import Gaussian
 from sordino.privacy import Budget, Charge, LedgerSession, Permit, covers_round
 from sordino.privacy.records import Records
+from sordino.privacy.session import History
 from sordino.privacy.storage import seen_by_others
 
 if TYPE_CHECKING:
@@ -141,6 +142,7 @@ class PreparedRun:
         metrics: of a model (d,) on public rows; None where it is measured on none.
         agreed: whether a federation has agreed on classes and columns, so that no row tells them.
         moves: whether it can be played when its folder, but for the ledger, has another name.
+        planned: gives all charges of each unit, where their number is fixed.
     """
 
     study: Study
@@ -157,6 +159,7 @@ class PreparedRun:
     metrics: Callable[[Vector], Metrics | None] = lambda _: None
     agreed: bool = False
     moves: bool = False
+    planned: Callable[[], Mapping[str, History]] = dict
 
 
 Affordable = Sequence[int] | None

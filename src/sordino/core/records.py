@@ -433,6 +433,7 @@ class About(Open, frozen=True, kw_only=True):
         unit, adjacency: what is protected.
         epsilon_budget: what may be spent; infinite without a promise.
         chosen: whether releases decide what is spent: then only the budget is a bound.
+        others: whether others can end it early, as in a federation.
         claimed_epsilon: what a paper claims.
         batch: expected size.
         R_s: rounds, updates or events that are planned.
@@ -457,6 +458,7 @@ class About(Open, frozen=True, kw_only=True):
     adjacency: Text = UNSET
     epsilon_budget: Number = UNSET
     chosen: Maybe[bool] = UNSET
+    others: Maybe[bool] = UNSET
     claimed_epsilon: Number = UNSET
     delta: Number = UNSET
     accountant: Text = UNSET

@@ -85,12 +85,6 @@ class Regime(ABC, Generic[S]):
         """
         return moment.number >= study.horizon
 
-    def planned(self, study: S) -> tuple[int, float] | None:
-        """Return how many charges on each unit are planned at most, and the least noise among them
-        in parts of the first; None where nothing says it.
-        """
-        return None
-
     @abstractmethod
     def plan(self, study: S) -> tuple[Plan, tuple[int, ...]]:
         """The price of a study and the clients' numbers of examples; loads data, trains nothing."""

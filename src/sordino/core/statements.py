@@ -520,6 +520,7 @@ def of_other_runs(
         ledgers.refuse_choosing(PLAN, chosen=looked(study))
     except StudyError as refusal:
         found.append(f"the run would be refused now: {refusal}")
+    found += [] if ledgers.prices.waits is None else [ledgers.prices.waits]
     worst, total = min(held, key=lambda each: each.rank), max(each.total for each in held)
     if worst.spent and worst.steps != 0:
         states = f"after {planned} it will state epsilon {epsilon_text(total)}"

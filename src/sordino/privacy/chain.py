@@ -44,8 +44,9 @@ DATA = "data"
 """Key of a note of a run's beginning: a fingerprint of all rows that it was built from, in their
 order, which must be the same when it goes on. Notes of versions before have none."""
 PLANNED = "planned"
-"""Key of a beginning: charges on each unit that are planned, where a plan says that, and the least
-noise of a schedule in parts of the first."""
+"""Key of a beginning: charges on each unit that are planned, as pairs of event and count, where a
+plan says that. A version wrote a number of charges instead, and the least noise of a schedule in
+parts of the first."""
 OTHERS = "others"
 """Key of a beginning: whether others decide when the run ends, as in a federation."""
 ROWS = "rows"

@@ -22,7 +22,7 @@ import os
 import secrets
 import sqlite3
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
@@ -40,6 +40,7 @@ from sordino.privacy.chain import (
     BEGIN,
     DATA,
     NOTE,
+    PLANNED,
     RECORDS,
     UNIT,
     Charge,
@@ -555,16 +556,28 @@ class Ledger:
                 ]
             )
 
-    def charged_by(self, run: str, unit: str) -> int:
-        """Return how often a run has charged a unit, a round that was booked again once, and
-        without what it could still have charged; its keys begin with its name.
+    def planned(self, run: str) -> dict[str, Counter[Event]]:
+        """Return the charges that a run has planned on its units, where it has noted them."""
+        begin, found = self.noted(BEGIN, run), dict[str, Counter[Event]]()
+        noted = None if begin is None else begin.facts.get(PLANNED)
+        for unit, charges in noted.items() if isinstance(noted, dict) else ():
+            found[unit] = Counter()
+            for text, count in charges:
+                found[unit][decode(text)] += count
+        return found
+
+    def charged_by(self, run: str, unit: str) -> Counter[Event]:
+        """Return what a run has charged a unit, a round that was booked again once, and without
+        what it could still have charged; its keys begin with its name.
         """
         query = (
-            "SELECT TOTAL(most) FROM (SELECT MAX(count) AS most FROM entries WHERE key >= ? AND "
-            "key < ? AND NOT (key >= ? AND key < ?) AND unit = ? GROUP BY round, event)"
+            "SELECT event, SUM(most) FROM (SELECT event, MAX(count) AS most FROM entries WHERE key "
+            ">= ? AND key < ? AND NOT (key >= ? AND key < ?) AND unit = ? GROUP BY round, event) "
+            "GROUP BY event"
         )
         rest = f"{run}/{RESERVE}"
-        return int(self._ask(query, f"{run}/", f"{run}0", f"{rest}/", f"{rest}0", unit)[0][0])
+        found = self._ask(query, f"{run}/", f"{run}0", f"{rest}/", f"{rest}0", unit)
+        return Counter({decode(text): int(count) for text, count in found})
 
     def _booked(self, charge: Charge) -> Head | None:
         """Return the entry of this release, if it is booked with this content."""

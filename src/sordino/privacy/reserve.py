@@ -28,18 +28,8 @@ from typing import TYPE_CHECKING
 
 from sordino.privacy.accounting import accountant, fixed_order
 from sordino.privacy.budget import Budget
-from sordino.privacy.chain import (
-    BEGIN,
-    CLOSED,
-    OTHERS,
-    PLANNED,
-    PROMISED,
-    RECORDS,
-    SEAL,
-    Charge,
-    Note,
-)
-from sordino.privacy.event import Chosen, Event, Gaussian, NonPrivate, PoissonSampled, decode
+from sordino.privacy.chain import BEGIN, CLOSED, OTHERS, PROMISED, RECORDS, SEAL, Charge, Note
+from sordino.privacy.event import Chosen, Event, Gaussian, NonPrivate, decode
 
 if TYPE_CHECKING:
     from sordino.privacy.ledger import Ledger
@@ -52,15 +42,15 @@ RESERVE = "reserve"
 the run had ended in a version that booked none."""
 
 
-def chose(ledger: Ledger, begin: Note, *, closing: bool = False) -> bool:
-    """Return whether a run let its releases choose how much it spends; or others did, who ended it
-    early or asked when they liked. A run of a federation that is closed without a seal counts.
+def chose(ledger: Ledger, begin: Note) -> bool:
+    """Return whether a run let its releases choose how much it spends; or others did, or still can:
+    who ended it early, or asked when they liked. A run of a federation without a seal counts.
     """
     seal = ledger.noted(SEAL, begin.name)
     promise, ended = begin.facts.get("promise"), None if seal is None else seal.facts.get("run")
     said = promise if isinstance(promise, Mapping) else {}
     early = isinstance(ended, Mapping) and ended.get("result.early")
-    left = closing and seal is None and begin.facts.get(OTHERS)
+    left = seal is None and begin.facts.get(OTHERS)
     return bool(said.get("chosen") or early or left) and said.get("form") == "sound"
 
 
@@ -75,18 +65,18 @@ def reserve(
     *,
     unit: str | None = None,
 ) -> list[Charge]:
-    """The charges that are missing, of all runs or of one that is closed, on units that it charged,
-    or on one of them.
+    """The charges that are missing, of all runs or of one, on units that it charged, or on one of
+    them.
 
     Without ``remaining``, budgets pay for what a run has charged itself alone.
     """
-    done = {note.facts.get(CLOSED) for note in ledger.notes(RECORDS)}
+    begins = ledger.notes(BEGIN) if run is None else (ledger.noted(BEGIN, run),)
+    found = [begin for begin in begins if begin is not None and chose(ledger, begin)]
+    done = {note.facts.get(CLOSED) for note in ledger.notes(RECORDS)} if found else ()
     return [
         each
-        for begin in ledger.notes(BEGIN)
+        for begin in found
         if begin.name not in done
-        and run in (None, begin.name)
-        and chose(ledger, begin, closing=remaining is not None)
         for each in _missing(ledger, begin, remaining, unit)
     ]
 
@@ -94,27 +84,17 @@ def reserve(
 def _missing(
     ledger: Ledger, begin: Note, remaining: Remaining | None, only: str | None
 ) -> Iterator[Charge]:
-    run, budgets = begin.name, _budgets(begin)
-    if only is not None:
-        budgets = {unit: each for unit, each in budgets.items() if unit == only}
-    count, ratio = begin.facts.get(PLANNED) or (None, 1.0)
-    events, spent = dict[str, Event](), dict[str, Counter[Event]]()
-    taken = dict[str, int]()
-    for unit, budget in budgets.items():
-        rows = ledger.connection.execute(
-            "SELECT event, count, key FROM entries WHERE unit = ? AND (key = ? OR key >= ? AND "
-            "key < ?)",
-            (unit, f"{RESERVE}/{_key(run, unit)}", f"{run}/", f"{run}0"),
-        ).fetchall()
-        if rows and not any(booked.endswith(_key(run, unit)) for _, _, booked in rows):
-            taken[unit] = ledger.charged_by(run, unit)
-            spent[unit] = Counter()
-            for text, often, _ in rows:
-                spent[unit][decode(text)] += often
-            events[unit] = _kind(budget, tuple(sorted(spent[unit].items(), key=repr)), ratio)
+    run, planned = begin.name, ledger.planned(begin.name)
+    budgets = {unit: each for unit, each in _budgets(begin).items() if only in (None, unit)}
+    taken = {unit: _charged(ledger, run, unit) for unit in budgets}
+    events = {
+        unit: _kind(budgets[unit], tuple(sorted(spent.items(), key=repr)))
+        for unit, spent in taken.items()
+        if spent and unit not in planned
+    }
     if remaining is None:
         left = {
-            unit: budgets[unit].remaining_steps(event, tuple(spent[unit].items()))
+            unit: budgets[unit].remaining_steps(event, tuple(taken[unit].items()))
             for unit, event in events.items()
         }
     else:
@@ -122,23 +102,37 @@ def _missing(
             {unit: [event] for unit, event in events.items()},
             {unit: budgets[unit] for unit in events},
         )
-    for unit, event in events.items():
-        most = None if isinstance(event, NonPrivate) else left[unit]
-        if count is not None and not isinstance(event, Chosen):
-            rest = max(count - taken[unit], 0)
-            most = rest if most is None else min(most, rest)
-        if most is None:
-            event, most = NonPrivate(reason=WHY), 1
-        if most:
+    for unit, spent in taken.items():
+        rest = planned[unit] - ledger.charged_by(run, unit) if unit in planned else Counter()
+        if unit in events:
+            most = left[unit]
+            unbounded = most is None or isinstance(events[unit], NonPrivate)
+            rest = Counter({NonPrivate(reason=WHY): 1} if unbounded else {events[unit]: most or 0})
+        for place, (event, count) in enumerate((+rest).items() if spent else ()):
             yield Charge(
                 unit=unit,
                 event=event,
-                count=most,
+                count=count,
                 why=f"what run {run} could still have released, which chose by looking",
                 method="",
                 round=0,
-                key=_key(run, unit),
+                key=f"{_key(run, unit)}/{place}",
             )
+
+
+def _charged(ledger: Ledger, run: str, unit: str) -> Counter[Event]:
+    """All that a run has charged a unit; nothing where its rest is booked already."""
+    rows = ledger.connection.execute(
+        "SELECT event, count, key FROM entries WHERE unit = ? AND (key >= ? AND key < ? OR "
+        "key >= ? AND key < ?)",
+        (unit, f"{RESERVE}/{run}/", f"{RESERVE}/{run}0", f"{run}/", f"{run}0"),
+    ).fetchall()
+    found = Counter[Event]()
+    for text, count, booked in rows:
+        if _key(run, unit) in booked:
+            return Counter()
+        found[decode(text)] += count
+    return found
 
 
 def _key(run: str, unit: str) -> str:
@@ -155,16 +149,14 @@ def _budgets(begin: Note) -> dict[str, Budget]:
 
 
 @cache
-def _kind(budget: Budget, spent: tuple[tuple[Event, int], ...], ratio: float) -> Event:
-    """The steps that are missing: as those that were taken; with noise of ``ratio`` times theirs,
-    where a schedule goes down to that. Of noise or kinds that were chosen along the way, parts of
-    what the order allows, a million of which are all of it.
+def _kind(budget: Budget, spent: tuple[tuple[Event, int], ...]) -> Event:
+    """The steps that are missing where no plan says them: as those that were taken, the dearest of
+    several. Of noise or kinds that were chosen along the way, parts of what the order allows, a
+    million of which are all of it.
     """
     order, price = fixed_order(budget.accountant), accountant(budget.accountant).epsilon
     if order is None or (len(spent) == 1 and not isinstance(spent[0][0], Chosen)):
-        # of several kinds, in a schedule or a version before, the dearest
-        dearest = max(spent, key=lambda each: price([(each[0], 1)], budget.delta))[0]
-        return _dearer(dearest, ratio)
+        return max(spent, key=lambda each: price([(each[0], 1)], budget.delta))[0]
     low, high = 1e-3, 1e6
     while high > (1.0 + 1e-9) * low:
         sigma = math.sqrt(low * high)
@@ -172,13 +164,3 @@ def _kind(budget: Budget, spent: tuple[tuple[Event, int], ...], ratio: float) ->
         within = price([(whole, 1)], budget.delta) <= budget.epsilon
         low, high = (low, sigma) if within else (sigma, high)
     return Chosen(order=order, event=Gaussian(noise_multiplier=1000.0 * high))
-
-
-def _dearer(event: Event, ratio: float) -> Event:
-    if isinstance(event, Gaussian):
-        return Gaussian(noise_multiplier=event.noise_multiplier * ratio)
-    if isinstance(event, PoissonSampled) and isinstance(event.event, Gaussian):
-        inside = Gaussian(noise_multiplier=event.event.noise_multiplier * ratio)
-        return PoissonSampled(sampling_rate=event.sampling_rate, event=inside)
-    # a mechanism of another kind on a schedule: nobody has proved what its steps cost
-    return event if ratio == 1.0 else NonPrivate(reason=WHY)

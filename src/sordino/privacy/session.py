@@ -19,15 +19,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sordino.base.errors import LedgerError, ResumeError, StudyError
+from sordino.base.errors import BudgetExceeded, LedgerError, ResumeError, StudyError
 from sordino.base.fingerprints import refuse_other_data
 from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
 from sordino.privacy.chain import BEGIN, DATA, OTHERS, PLANNED, PROMISED, ROWS, SEAL, Charge, Head
-from sordino.privacy.event import Event
+from sordino.privacy.event import Event, encode
 from sordino.privacy.ledger import Ledger, closed_if_refused
 from sordino.privacy.permit import Permit
-from sordino.privacy.reserve import chose
 
 if TYPE_CHECKING:
     from sordino.privacy.records import Prices, Records
@@ -138,7 +137,7 @@ class LedgerSession:
         units = {name: name for name in names.values()}
         with closed_if_refused(Ledger.open_or_create(path, units, secret=True)) as ledger:
             names = open_sets(ledger, run, records, known=begun, key=key, data=data) | names
-        return cls(ledger, names, Prices(ledger), run, data)
+        return cls(ledger, names, Prices(ledger, run), run, data)
 
     @classmethod
     def for_plan(cls, folder: Path | None, records: Sequence[Records]) -> LedgerSession:
@@ -153,7 +152,7 @@ class LedgerSession:
         else:
             with Ledger.open(path, readonly=True) as ledger:
                 copy = Ledger.scratch(ledger)
-        return cls(copy, open_sets(copy, PLAN, records), Prices(copy), PLAN)
+        return cls(copy, open_sets(copy, PLAN, records), Prices(copy, PLAN), PLAN)
 
     @contextmanager
     def undone(self) -> Iterator[None]:
@@ -177,10 +176,27 @@ class LedgerSession:
         units = {name: unit for unit, name in self.names.items()}
         admit = partial(self.prices.admit, units, self.run) if self.run else None
         most = budget if isinstance(budget, Budget) else self._least(budget)
-        permits = self.ledger.charge(named, most, admit)
+        with self.ledger.transaction():
+            permits = self.ledger.charge(named, most, admit)
+            self._refuse_unplanned({charge.unit for charge in named})
         return tuple(
             permit.named(charge.unit) for permit, charge in zip(permits, charges, strict=True)
         )
+
+    def _refuse_unplanned(self, names: Iterable[str]) -> None:
+        """Refuse charges that a run has not planned which others can end early: runs over the same
+        records count its plan.
+
+        Raises:
+            BudgetExceeded: naming the set.
+        """
+        planned = self.ledger.planned(self.run) if self.run else {}
+        for name in names:
+            if name in planned and not self.ledger.charged_by(self.run, name) <= planned[name]:
+                raise BudgetExceeded(
+                    f"{self.ledger.path}: run {self.run} plans no such charge on {name}, or not as "
+                    "many, and others count what it plans"
+                )
 
     def _least(self, budgets: Mapping[str, Budget]) -> dict[str, Budget]:
         """The least of the budgets of each name in the ledger: units with the same records have
@@ -249,7 +265,7 @@ class LedgerSession:
             return None
         here = [unit for unit in units if unit in self.names]
         found = (self.prices.blame(spent) for unit in here for spent in self.histories(unit))
-        return next((why for why in found if why is not None), None)
+        return next((why for why in found if why is not None), self.prices.waits)
 
     def head(self) -> tuple[int, str]:
         """Number and digest of the last entry."""
@@ -266,13 +282,12 @@ class LedgerSession:
         run: str,
         facts: Mapping[str, Any],
         promised: Mapping[str, Budget],
-        planned: tuple[int, float] | None = None,
+        planned: Mapping[str, History] | None = None,
         *,
         others: bool = False,
     ) -> None:
-        """Note in the ledger what a run begins with, what its units are promised, how many charges
-        on each are ``planned`` and the least noise of them in parts of the first, and whether
-        ``others`` decide when it ends.
+        """Note in the ledger what a run begins with, what its units are promised, which charges on
+        each are ``planned``, and whether ``others`` decide when it ends.
 
         Charges of other runs are held against the promises of those that have begun. One that the
         records' histories exceed already binds nobody.
@@ -285,7 +300,12 @@ class LedgerSession:
         }
         noted = {**facts, "units": units, DATA: self.data}
         noted |= {ROWS: self._most} if self._most > 1 else {}
-        noted |= {} if planned is None else {PLANNED: list(planned)}
+        charges: dict[str, list[list[Any]]] = {}
+        for unit, history in (planned or {}).items():
+            charges.setdefault(self._name(unit), []).extend(
+                [encode(self._of_person(unit, event)), count] for event, count in history
+            )
+        noted |= {PLANNED: charges} if charges else {}
         noted |= {OTHERS: True} if others else {}
         with self.ledger.transaction():  # nobody else begins between the two
             if self.run:
@@ -301,7 +321,7 @@ class LedgerSession:
         """
         for other in sorted(self.prices.sharing(self.names.values()) - {run}):
             begin = self.ledger.noted(BEGIN, other)
-            if begin is not None and (chosen or chose(self.ledger, begin)):
+            if begin is not None and (chosen or begin.facts.get("promise", {}).get("chosen")):
                 raise StudyError(
                     f"{self.ledger.path}: run {other} has not ended and uses the same records, and "
                     f"the {'new' if chosen else 'old'} run chooses by what it releases how much it "
@@ -310,9 +330,14 @@ class LedgerSession:
                     "ledger end`"
                 )
 
-    def charged(self, run: str) -> int:
-        """Return how often a run has charged the unit that it charged most."""
-        return max(self.ledger.charged_by(run, name) for name in self.names.values())
+    def did_all(self, run: str) -> bool:
+        """Tell whether a run has charged all that it planned on some unit, and no more on any; or
+        planned nothing.
+        """
+        planned = self.ledger.planned(run)
+        done = {name: self.ledger.charged_by(run, name) for name in planned}
+        all_of_one = any(done[name] == planned[name] for name in planned) or not planned
+        return all_of_one and all(done[name] <= planned[name] for name in planned)
 
     def begun(self, run: str) -> dict[str, Any]:
         """Return what the run began with.

@@ -142,10 +142,11 @@ class Run:
 
     @property
     def chosen(self) -> bool:
-        """Return whether spending was chosen by looking at releases, by the run or by others: only
-        the budget is a bound then.
+        """Return whether spending is chosen by looking at releases, by the run or by others, who
+        ended it or still can: only the budget is a bound then.
         """
-        return self.private and (self.about.chosen is True or self.result.early is True)
+        others = self.result.early is True or (self.about.others is True and not self.done)
+        return self.private and (self.about.chosen is True or others)
 
     @property
     def guaranteed(self) -> float | None:

@@ -175,7 +175,7 @@ def _new_folder(
             run,
             records.plain(begin),
             _promised(built),
-            builder.of(full).planned(full),
+            built.planned() if built.agreed or looked(full) else {},
             others=built.agreed,
         )
         built.simulation.ledgers.close()
@@ -256,6 +256,7 @@ def describe(built: PreparedRun, run: str) -> About:
         epsilon_budget=math.inf if privacy.epsilon is None else privacy.epsilon,
         # whether releases decide what is spent: then only the budget is a bound
         chosen=looked(study),
+        others=built.agreed or UNSET,
         claimed_epsilon=plan.claimed,
         delta=privacy.delta,
         accountant=privacy.accountant,
@@ -494,10 +495,8 @@ def _complete(built: PreparedRun, run: str, moment: Snapshot) -> bool:
     """Return whether all was done that was planned, by the numbers of rounds, which others may have
     named, and by what was charged.
     """
-    regime, study = builder.of(built.study), built.study
-    planned = regime.planned(study)
-    charged = planned is None or built.simulation.ledgers.charged(run) >= planned[0]
-    return charged and regime.complete(study, moment)
+    complete = builder.of(built.study).complete(built.study, moment)
+    return complete and built.simulation.ledgers.did_all(run)
 
 
 def _spent(built: PreparedRun) -> Spent:

@@ -43,7 +43,7 @@ from sordino.core.run.folder import (
 )
 from sordino.data.sets import is_ours
 from sordino.privacy import Entry, Event, Ledger, accountant, encode
-from sordino.privacy.chain import BEGIN, PROMISED, RECORDS, ROWS, SEAL, Note
+from sordino.privacy.chain import BEGIN, OTHERS, PROMISED, RECORDS, ROWS, SEAL, Note
 from sordino.privacy.reserve import reserve
 from sordino.privacy.rounding import epsilon_text
 from sordino.privacy.session import refuse_closed
@@ -391,7 +391,8 @@ class _Verification:
             tested = _at_least(tested, _numbers_in(about, "test_epsilon"))
         most = max((*clients.values(), *tested.values()), default=None)
         sealed = None if seal is None else seal.facts.get("run")
-        bound = _bound_of(most, begin.facts.get("promise"), sealed)
+        others = seal is None and bool(begin.facts.get(OTHERS))  # who can still end it
+        bound = _bound_of(most, begin.facts.get("promise"), sealed, others=others)
         self.verdict.epsilon = math.inf if plain else bound
         self.verdict.terms, self.verdict.sealed = terms, seal is not None
         self.guessable(study, ledger, local=local)
@@ -568,13 +569,15 @@ def _rows_elsewhere(study: Row, ledger: Ledger) -> int:
     return 1 if here or not isinstance(rows, int) else rows
 
 
-def _bound_of(spent: float | None, promise: object, sealed: object) -> float | None:
+def _bound_of(
+    spent: float | None, promise: object, sealed: object, *, others: bool
+) -> float | None:
     """The epsilon that is a bound: what was spent; at least the budget if releases chose that, or
-    others.
+    ``others`` can, or did.
     """
     stated, ended = mapping(promise), mapping(sealed)
     budget = _number(stated.get("epsilon_budget"))
-    chosen = stated.get("chosen") or ended.get("result.early")
+    chosen = stated.get("chosen") or ended.get("result.early") or others
     within = chosen and stated.get("form") == "sound"
     return spent if spent is None or not within else max(spent, budget)
 

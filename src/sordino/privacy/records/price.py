@@ -54,22 +54,34 @@ from sordino.privacy.records.group import (
     translated,
 )
 from sordino.privacy.records.store import Set
+from sordino.privacy.reserve import reserve
 
 K = TypeVar("K")
 T = TypeVar("T")
 Seen = Callable[[int, Collection[Group], bool], frozenset[int]]
+Rest = Mapping[str, Counter[Event]]
+"""What runs that have not ended may still charge, by set."""
 _TUNED = re.compile("[0-9a-f]{16}/(public$|tune/)")  # keys of a tuning
+FINISH = (
+    "Finish it with `sordino run --resume`, or, if it will not go on, end it with `sordino ledger "
+    "end`"
+)
 SHOWN = 16
 """Histories of a set that are priced one by one; more are merged into ones that cover them."""
 
 
-def since(ledger: Ledger, sets: Mapping[int, Set], until: int | None = None) -> Totals:
-    """Return what was charged on each set since it was opened, up to entry ``until`` if given."""
+def since(
+    ledger: Ledger, sets: Mapping[int, Set], until: int | None = None, rest: Rest | None = None
+) -> Totals:
+    """Return what was charged on each set since it was opened, up to entry ``until`` if given; with
+    the ``rest`` that runs may still charge.
+    """
 
     @cache
     def totals(number: int) -> tuple[str, Mapping[Event, int]]:
         one = sets[number]
-        return one.kind, _spent(ledger, one.unit, until) - Counter(dict(one.before))
+        booked = _spent(ledger, one.unit, until) - Counter(dict(one.before))
+        return one.kind, booked + rest[one.unit] if rest and one.unit in rest else booked
 
     return totals
 
@@ -87,7 +99,8 @@ class _Tables:
         classes: of each set.
         ways: of each set, by the groups that its classes are in and whether they are persons, what
             is frozen of these classes, and counts that cover all of that.
-        totals: of the sets, as the ledger is now.
+        totals: of the sets, as the ledger is now, with the ``rest`` of other runs, which are
+            ``open``.
     """
 
     version: str = ""
@@ -98,6 +111,8 @@ class _Tables:
         default_factory=dict
     )
     totals: Totals = field(init=False)
+    rest: Rest = field(default_factory=dict)
+    open: set[str] = field(default_factory=set)
 
     def ways_of(
         self, number: int
@@ -119,10 +134,10 @@ def event_of(
 
 
 class Prices:
-    """The histories behind the sets of one ledger."""
+    """The histories behind the sets of one ledger, as a run sees them."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
+    def __init__(self, ledger: Ledger, run: str = "") -> None:
+        self.ledger, self.run = ledger, run
         self._tables = _Tables()
         self._promised: dict[str, dict[str, Budget]] = {}  # of runs that have begun, by set
 
@@ -152,24 +167,44 @@ class Prices:
         own = {tables.numbers[unit]: budget for unit, budget in budgets.items()}
         seen = self._seen(own)
         sharing = [one.sets for number in own for one in tables.classes.get(number, ())]
+        mine, others = list[tuple[int, Budget]](), list[tuple[int, str, Budget]]()
         for number in sorted({*own}.union(*sharing)):
+            mine += [(number, own[number])] if number in own else []
+            for whose, budget in self._promises(tables.sets[number].unit).items():
+                if whose != run:
+                    others.append((number, whose, budget))
+                elif budget != own.get(number):
+                    mine.append((number, budget))
+        for number, budget in mine:
             unit = tables.sets[number].unit
-            if number in own:
-                self._within(number, own[number], names.get(unit, unit), own, seen)
-            for whose, budget in self._promises(unit).items():
-                if budget == own.get(number):
-                    continue
-                name = names.get(unit, unit) if whose == run else f"{unit} of run {whose}"
-                try:
-                    self._within(number, budget, name, own, seen)
-                except BudgetExceeded as refusal:
-                    if whose == run:
-                        raise
-                    raise HeldBack(
-                        f"{refusal}. Run {whose} promised this to records that it shares with "
-                        "this run, and has not ended: finish it with `sordino run --resume`, "
-                        "or, if it will not go on, end it with `sordino ledger end`"
-                    ) from refusal
+            try:
+                self._within(number, budget, names.get(unit, unit), own, seen)
+            except BudgetExceeded as refusal:
+                if not tables.rest:
+                    raise
+                raise HeldBack(f"{refusal}. {self.waits}") from refusal
+        if others:  # they are held against all that this run plans, if others can end it early
+            self._count(besides="")
+        for number, whose, budget in others:
+            try:
+                self._within(
+                    number, budget, f"{tables.sets[number].unit} of run {whose}", own, seen
+                )
+            except BudgetExceeded as refusal:
+                raise HeldBack(
+                    f"{refusal}. Run {whose} promised this to records that it shares with this "
+                    f"run, and has not ended. {FINISH}"
+                ) from refusal
+
+    @property
+    def waits(self) -> str | None:
+        """Which runs could still charge, which counts as if they had; None where there are none."""
+        if not (runs := sorted(self._tables.open)):
+            return None
+        return (
+            "All that other runs of these records may still spend counts, for others can end them "
+            f"early: {', '.join(runs)}. {FINISH}"
+        )
 
     def within(self, unit: str, budget: Budget) -> bool:
         """Tell whether no history of a unit's records exceeds a budget yet."""
@@ -385,7 +420,8 @@ class Prices:
     ) -> tuple[Spent, ...]:
         """Histories of a set's records; of a client one: its own, and what its records were in."""
         tables, one = self._tables, self._tables.sets[number]
-        own = own_of(self.ledger, one.unit, until) if one.kind == CLIENT else ()
+        rest = tables.rest if until is None else {}
+        own = own_of(self.ledger, one.unit, until, rest) if one.kind == CLIENT else ()
         totals = tables.totals if until is None else since(self.ledger, tables.sets, until)
         seen = self._seen({}) if seen is None else seen
         known = [
@@ -411,8 +447,20 @@ class Prices:
                 for number in one.sets:
                     tables.classes.setdefault(number, []).append(one)
             self._tables = tables
-        self._tables.totals = since(self.ledger, self._tables.sets)
+        self._count(besides=self.run)
         return self._tables
+
+    def _count(self, *, besides: str) -> None:
+        """Count what was charged, and what open runs but for one may still charge, where their
+        releases or others choose how much that is (:mod:`~sordino.privacy.reserve`).
+        """
+        tables, rest = self._tables, dict[str, Counter[Event]]()
+        tables.open = set()
+        for run in {run for one in tables.sets.values() for run in one.runs} - {besides}:
+            for each in reserve(self.ledger, run):
+                rest.setdefault(each.unit, Counter())[each.event] += each.count
+                tables.open.add(run)
+        tables.rest, tables.totals = rest, since(self.ledger, tables.sets, None, rest)
 
 
 def _charged(one: Class, on: Collection[int], seen: Collection[int]) -> tuple[Group, ...]:
@@ -442,14 +490,15 @@ def fewer(ways: dict[tuple[Group, ...], list[T]]) -> dict[tuple[Group, ...], lis
     return found
 
 
-def own_of(ledger: Ledger, unit: str, until: int | None = None) -> Spent:
-    """Return what a client of these members was charged, by any run.
+def own_of(ledger: Ledger, unit: str, until: int | None = None, rest: Rest | None = None) -> Spent:
+    """Return what a client of these members was charged, by any run, and the ``rest``.
 
     Of several in one run each has its own charges in this run, and may be any of them in others.
     """
     alike = store.alike(ledger.connection, unit)
+    more = sum(((rest or {}).get(each, Counter()) for each in alike), Counter[Event]())
     if not any(store.is_nth(each) for each in alike):
-        found = sum((_spent(ledger, each, until) for each in alike), Counter[Event]())
+        found = sum((_spent(ledger, each, until) for each in alike), more)
         return tuple(found.items())
     here = set(store.holders(ledger.connection, unit))
     by_run: dict[str, dict[str, Counter[Event]]] = {}
@@ -462,7 +511,7 @@ def own_of(ledger: Ledger, unit: str, until: int | None = None) -> Spent:
         charged.get(unit, Counter[Event]()) if run in here else reduce(or_, charged.values())
         for run, charged in by_run.items()
     )
-    return tuple(sum(parts, Counter[Event]()).items())
+    return tuple(sum(parts, more).items())
 
 
 def bounds(ledger: Ledger, late: Callable[[], None] = lambda: None) -> dict[str, tuple[Spent, ...]]:

@@ -107,12 +107,15 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         steps = 0 if study.privacy.unit == "client" else (tau or math.inf) * study.horizon
         return moment.number >= study.horizon and moment.taken >= steps
 
-    def planned(self, study: SynchronousStudy) -> tuple[int, float] | None:
-        """Return the charges of all rounds, where their number is fixed and each is one release."""
-        charged, noise = charged_per_round(study), [n for _, n in study.factors]
-        if charged is None or study.batches is not None or study.method.adapts_noise:
+    def planned(self, study: SynchronousStudy) -> int | None:
+        """Return the charges of all rounds, where each is one release of the schedule; of whole
+        clients in turns not all have as many.
+        """
+        charged, method = charged_per_round(study), study.method
+        turns = study.batches is not None and study.privacy.unit == "client"
+        if charged is None or turns or method.adapts_noise or method.wants.beside is not None:
             return None
-        return charged * study.horizon, min(noise) / noise[0]
+        return charged * study.horizon
 
     def wanted(self, study: SynchronousStudy) -> int:
         """Return the charges of a client that noise is calibrated for."""
