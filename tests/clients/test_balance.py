@@ -7,9 +7,10 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from sordino.base.errors import StudyError
+from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.cli import app
 from sordino.core import regimes as build
 from sordino.core import study as studies
@@ -158,10 +159,37 @@ def test_what_a_run_that_has_not_ended_was_promised_limits_the_plan_as_it_limits
 
 def test_a_plan_says_where_a_run_would_be_refused_beside_one_that_chooses() -> None:
     stopped(read('method={name="ali-dpfl", learning_rate=0.5}'), "open")
-    (said,) = (each for each in build.plan(read())[0].warnings if "would be refused" in each)
+    study = read("privacy.epsilon=20")
+    (said,) = (each for each in build.plan(study)[0].warnings if "would be refused" in each)
     assert "chooses by what it releases" in said
-    with pytest.raises(StudyError, match="chooses by what it releases"):
-        played(read(), "second")
+    with pytest.raises(BudgetExceeded, match="may still spend counts"):
+        played(study, "second")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["privacy.epsilon=8"],
+        ['method={name="dynamic-dp-sgd", learning_rate=0.5, tau=1}'],
+        ["privacy.epsilons=[5.0, 3.0]", "privacy.epsilon=5"],
+        ['data={file="rows.npz", classes=["0", "1"], clients=2, test="private share"}'],
+    ],
+    ids=["same", "schedule", "personal", "tested"],
+)
+def test_a_plan_says_what_the_run_will_state(changes: list[str]) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(400, 5)).astype(np.float32)
+    np.savez("rows.npz", x=rows, y=rng.integers(0, 2, 400))
+    first = changes if changes[0].startswith("data") else []
+    played(read("budget.rounds=3", *first), "first")
+    given = 'privacy={unit="sample", epsilon=4.0, delta=1e-3, sampling_rate=0.2, ledger="kept"}'
+    study = read(given, "budget.rounds=3", *changes)
+    (said,) = (each for each in build.plan(study)[0].warnings if "it will state" in each)
+    played(study, "second")
+    stated = json.loads(Path("second/run.json").read_text())["result"]["epsilon"]
+    told = re.search(r"state epsilon ([0-9.]+)", said)
+    assert told is not None
+    assert float(told[1]) == pytest.approx(stated, rel=2e-3)
 
 
 EVENTS = """

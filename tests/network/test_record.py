@@ -22,7 +22,7 @@ from sordino.deployment.questions import QUESTIONS, template
 from sordino.network import certificates, kit, proof
 from sordino.network.site import JoinOptions, opened
 
-from .conftest import Makes
+from .conftest import Federation, Makes
 
 ANSWERS = """curators = ["North Hospital"]
 authors = ["A. Officer"]
@@ -71,7 +71,10 @@ Played = tuple[Path, list[Path], Path]
 @pytest.fixture
 def played(federate: Makes, tmp_path: Path) -> Played:
     """The server's run folder, those of its sites with proofs, and the authority's certificate."""
-    found = federate("synchronous")
+    return _proved(federate("synchronous"))
+
+
+def _proved(found: Federation) -> Played:
     found.start()
     found.wait()
     for folder, data in found.laid.sites:
@@ -235,10 +238,11 @@ def test_what_a_site_has_spent_more_is_what_the_record_guarantees(played: Played
 
 def test_parties_with_features_are_told_that_embeddings_tell(federate: Makes) -> None:
     label = ["privacy.unit=label", "privacy.epsilon=3.0", "privacy.delta=1e-3"]
-    found = federate("events", label)
-    found.start()
-    found.wait()
-    made = so.record(found.laid.server / "run")
+    folder, sites, authority = _proved(federate("events", label))
+    made = so.record(folder, proofs_of=sites)
+    assert made.epsilon is not None
+    assert [each.epsilon is None for each in made.sites] == [True, True, False]
+    assert not check.check(check.signed(made, folder.parent, "server"), folder, authority)
     server = next(each for each in made.actors if each.who == "The server")
     assert "embeddings of its features, without noise" in server.sees
     assert "labels" in server.trusted

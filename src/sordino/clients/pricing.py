@@ -15,8 +15,10 @@ import msgspec
 
 from sordino.base.errors import BudgetExceeded
 from sordino.clients.division import Federation, identified
+from sordino.clients.evaluation import priced
 from sordino.clients.study import EQUAL, HorizontalStudy, takes_equal_rows_apart
 from sordino.core.plan import Balance, NoisyCharges, Plan, Schedule, balances
+from sordino.core.prepared import UNIT
 from sordino.core.statements import Table, number_text, of_other_runs
 from sordino.privacy import Budget, Event, Gaussian, LedgerSession, NonPrivate, accountant
 from sordino.privacy.records import Records
@@ -303,7 +305,18 @@ def with_balances(
         said = _remedies(study, asked, ledgers, clients)
         worst = min(clients, key=lambda each: each.rank)
         wanted = asked.wanted(worst.unit)
-        said += of_other_runs(study, ledgers, clients, f"{wanted} {asked.charged} of each client")
+        held = list(clients)
+        if study.pays_to_test:
+            mechanism, most, times = priced(study)
+            told = Schedule(
+                budgets={UNIT: most}, charged="tests", stages={UNIT: ((mechanism.event(), times),)}
+            )
+            held += balances(told, ledgers, told.affordable_in(ledgers, 1, alone=True), times)
+            if held[-1].rank[0] < times:
+                said.append(
+                    f"the private test rows pay for {held[-1].steps} of {times} evaluations"
+                )
+        said += of_other_runs(study, ledgers, held, f"{wanted} {asked.charged} of each client")
         why = _of_persons(study)
         if why and worst.steps is not None and worst.steps < wanted:
             ways = ", or ".join([*_more_noise(asked, ledgers), FEWER])

@@ -12,7 +12,16 @@ import msgspec
 
 from sordino.base.errors import LedgerError, printable
 from sordino.core.records import known
-from sordino.deployment.document import EPSILON, Record, Signature, Site, content, odds, stated
+from sordino.deployment.document import (
+    EPSILON,
+    LABEL,
+    Record,
+    Signature,
+    Site,
+    content,
+    odds,
+    stated,
+)
 from sordino.network import certificates
 from sordino.network import proof as proofs
 from sordino.network.kit import AGREEMENT, STUDY, digest_of, read_agreement, serves
@@ -106,9 +115,10 @@ def _figures(record: Record) -> Iterator[str]:
     if not 0 <= record.epsilon < math.inf or record.delta is None or not 0 <= record.delta < 1:
         yield f"epsilon {record.epsilon} and delta {record.delta} are no guarantee"
         return
+    unit = record.registry.deployment.privacy_loss.privacy_unit
     for each in record.sites:
-        if each.proof is None:
-            continue
+        if each.proof is None or (each.epsilon is None and unit == LABEL):
+            continue  # where labels alone are protected, parties with features state none
         if each.epsilon is None or not 0 <= each.epsilon <= record.epsilon * (1 + 1e-9):
             yield (
                 f"site {each.name} has spent epsilon {epsilon_text(each.epsilon, 6)}, more than "

@@ -20,6 +20,8 @@ from sordino.privacy.rounding import epsilon_text
 FORMAT = 1
 MOST = 8 * MIB
 PRIORS = (0.01, 0.1, 0.5)
+LABEL = "the label of one entity"
+"""The unit of privacy where labels alone are protected."""
 EPSILON = re.compile(r"\(epsilon = [^,]+,")
 """How a guarantee's sentence begins with its epsilon; see :func:`stated`."""
 State = Literal["holds", "assumed", "open"]

@@ -28,7 +28,7 @@ SMALL = 1.0  # epsilon up to which an attacker's odds grow by less than e
 UNITS = {
     "sample": "one example (row) of one {client}",
     "client": "one {client} with all its data",
-    "label": "the label of one entity",
+    "label": d.LABEL,
     "entity": "one entity: its label, and its features at every {client}",
     "none": "nobody",
 }

@@ -9,13 +9,19 @@ another kind that a budget pays for is chosen by looking, too, and the true delt
 the stated one.
 
 But a run that ends early says less than one that goes on: its end is post-processing of the run
-that takes all steps that its budget pays for. The number of these was known before. So later runs
-count all of them: ``reserve`` says which are missing, and they are booked when a run has ended. Of
-noise chosen along the way, releases with the divergence of the fixed order that is left are missing
-(Feldman and Zrnic 2021). A run's own ledger has no later run, and is priced as if they stood there.
+that takes all steps that its plan and its budget allow. Which these are was known before. So other
+runs count all of them, from the first charge on (:class:`~sordino.privacy.records.Prices`), and
+what is missing is booked when the run has ended: ``reserve`` says what that is.
 
-Runs whose steps and noise were fixed in advance have no reserve, unless others ended them: what is
-missing is then what was planned.
+* Where the number of charges is fixed, their events stand in the note of the beginning. The run
+  charges these events and no others (:class:`~sordino.privacy.session.LedgerSession`), so they are
+  missing but for those that were charged, whoever chose which came first.
+* Else the steps are missing that the budget would pay for. Of noise chosen along the way, releases
+  with the divergence of the fixed order that is left are missing (Feldman and Zrnic 2021).
+
+A run counts its own charges alone in what it states, or its budget. A run's own ledger has no other
+run. Runs whose steps and noise were fixed in advance have no reserve, unless others can end them:
+those of a federation, until they are sealed as complete.
 """
 
 from __future__ import annotations

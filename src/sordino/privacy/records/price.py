@@ -202,8 +202,8 @@ class Prices:
         if not (runs := sorted(self._tables.open)):
             return None
         return (
-            "All that other runs of these records may still spend counts, for others can end them "
-            f"early: {', '.join(runs)}. {FINISH}"
+            "All that other runs of these records may still spend counts, for their releases, or "
+            f"others, decide when they end: {', '.join(runs)}. {FINISH}"
         )
 
     def within(self, unit: str, budget: Budget) -> bool:

@@ -323,6 +323,7 @@ class SynchronousMethod(Method):
             StudyError: if it is not the noise of the schedule.
         """
         given = self.round_noise(memory, terms, number)
+        given = RoundNoise(float(given.clip), float(given.noise_multiplier))  # plain numbers
         _, noise = self.scale((number - 1) / terms.rounds)
         if not self.adapts_noise and given.noise_multiplier != terms.sigma * noise:
             wanted = f"sigma times what scale says, {terms.sigma * noise}, without adapts_noise"
