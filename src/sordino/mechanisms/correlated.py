@@ -319,12 +319,9 @@ class CorrelatedGaussian(Gaussian):
             or memory.taken == self.correlation.steps
         ):
             memory = Memory(number, 0, terms, "", ())
-        rows = memory.rows
         drawn, out = grid.drawn(raw, rng), np.empty(raw.size, np.float32)
-        if self.correlation.kind == "banded":
-            rows = self._banded(drawn, raw, grid.step, rows, out)
-        else:
-            rows = self._buffered(drawn, raw, grid.step, rows, out)
+        release = self._banded if self.correlation.kind == "banded" else self._buffered
+        rows = release(drawn, raw, grid.step, memory.rows, out)
         count = noisy_count(excess, rng, self.count_deviation) if self.share else None
         after = Memory(number + 1, memory.taken + 1, terms, rng.bytes(16).hex(), rows)
         return torch.from_numpy(out).to(total.device), count, after

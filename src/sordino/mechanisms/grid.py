@@ -56,8 +56,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from types import ModuleType
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -133,7 +132,9 @@ class Grid:
         """Write the noisy vector into ``out`` (d,), rounded to its type."""
         if not total.size:
             return
-        words, draws = random_words(total.size + total.size % 2, rng), _draws()
+        from sordino.mechanisms import draws  # the compiler takes a while to load
+
+        words = random_words(total.size + total.size % 2, rng)
         stretches = np.zeros(-(-words.size // 2 // draws.STRETCH), np.int64)
         if draws.noisy(words, total, out, self.step, self.deviation, stretches):
             self._settle(words, total, out, stretches, rng)
@@ -147,7 +148,9 @@ class Grid:
         rng: Generator,
     ) -> None:
         """Compute the doubtful pairs again, to 250 bits, from more digits."""
-        half, draws = words.size // 2, _draws()
+        from sordino.mechanisms import draws
+
+        half = words.size // 2
         places = draws.doubtful_pairs(words, self.deviation, stretches)
         more = rng.bit_generator.random_raw(2 * len(places))
         for number, i in enumerate(places):
@@ -161,14 +164,6 @@ class Grid:
                     steps = 0.0 if math.isnan(steps) else steps
                     whole = np.rint(min(max(steps, -draws.REACH), draws.REACH))
                     out[place] = (float(whole) + noise) * self.step
-
-
-@cache
-def _draws() -> ModuleType:
-    # not before there is something to draw: the compiler takes a while to load
-    from sordino.mechanisms import draws
-
-    return draws
 
 
 def add_gaussian(

@@ -74,7 +74,7 @@ import operator
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal, localcontext
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
@@ -89,7 +89,7 @@ STEPS = 2**53
 
 _ONE_STEP = 64.0  # e^64 > N: from here on m is 1 whatever epsilon
 
-Whole = TypeVar("Whole", bound=np.integer[Any])
+
 Key = tuple[int, int]
 
 
@@ -161,39 +161,28 @@ class RandomisedResponse:
         """The fact that the ledger keeps of one answer: epsilon, or 0 if there is one class."""
         return event.Pure(epsilon=self.epsilon if self.classes > 1 else 0.0)
 
-    def respond(
-        self, labels: NDArray[Whole], draws: Generator | NDArray[np.float64]
-    ) -> NDArray[Whole]:
+    def respond(self, labels: NDArray[Any], rng: Generator) -> NDArray[np.int64]:
         """Answers (n,) for labels (n,), each by a draw of its own: every one is a release.
 
         Whoever it is about.
 
         Args:
             labels: whole numbers from 0 to K - 1; left as they are.
-            draws: uniforms (n,) in [0, 1) of 53 bits, as ``Generator.random`` makes them, used for
-                nothing else; or where to draw them.
+            rng: gives a uniform of 53 bits for each.
 
         Raises:
-            DataError: for labels or draws that are not such.
+            DataError: for labels that are not such.
         """
         whole = self._checked(labels)
-        uniform = draws.random(len(whole)) if isinstance(draws, Generator) else draws
-        if uniform.dtype != np.float64 or uniform.shape != whole.shape:
-            raise DataError(
-                f"randomised response of {len(whole)} labels needs as many float64 draws; "
-                f"got {uniform.dtype} {uniform.shape}"
-            )
-        if not bool(np.all((uniform >= 0.0) & (uniform < 1.0))):
-            raise DataError("draws of randomised response must lie in [0, 1)")
-        return self._answers(whole, (uniform * STEPS).astype(np.int64), labels)
+        return self._answers(whole, (rng.random(len(whole)) * STEPS).astype(np.int64))
 
     def respond_for(
         self,
-        labels: NDArray[Whole],
+        labels: NDArray[Any],
         entities: NDArray[Any],
         key: Key,
         visits: NDArray[Any] | None = None,
-    ) -> NDArray[Whole]:
+    ) -> NDArray[np.int64]:
         """Answers (n,) for labels (n,) that are the same whenever they are asked for.
 
         Args:
@@ -214,7 +203,7 @@ class RandomisedResponse:
         setting = np.array([np.float64(self.epsilon).view(np.uint64), self.classes], np.uint64)
         first, second = (np.full(len(whole), word) for word in setting)
         words = siphash(key, first, second, left, right)
-        return self._answers(whole, (words >> np.uint64(11)).astype(np.int64), labels)
+        return self._answers(whole, (words >> np.uint64(11)).astype(np.int64))
 
     def accuracy(self, agreement: float) -> float:
         """An unbiased estimate of the share of right predictions, from agreement with answers.
@@ -224,18 +213,12 @@ class RandomisedResponse:
         """
         return (agreement - self.other) / (self.keep - self.other)
 
-    def _answers(
-        self, whole: NDArray[np.int64], steps: NDArray[np.int64], labels: NDArray[Whole]
-    ) -> NDArray[Whole]:
+    def _answers(self, labels: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the answers for labels (n,) by uniforms of 53 bits (n,), as whole numbers."""
         kept, other = _divided(self.epsilon, self.classes)
-        answers = labels.copy()
-        lied = np.flatnonzero(steps >= kept)
-        if lied.size:
-            # 0..K-2: those below the label, then those above it
-            others = (steps[lied] - kept) // other
-            answers[lied] = others + (others >= whole[lied])
-        return answers
+        # 0..K-2: those below the label, then those above it
+        others = (steps - kept) // max(other, 1)
+        return np.where(steps < kept, labels, others + (others >= labels))
 
     def _checked(self, labels: NDArray[Any]) -> NDArray[np.int64]:
         if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):

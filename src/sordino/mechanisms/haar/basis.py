@@ -175,28 +175,11 @@ class Basis:
         loops.energies(numbers, *_arrays(self.blocks, self._scale, numbers.dtype), out)
         return torch.from_numpy(out)
 
-    def weighted_norms(self, rows: Tensor, weights: Sequence[float]) -> Tensor:
-        """||diag(w) u(row)|| (n,) of the rows (n, d), rounded up; infinite if not finite."""
-        energies, own = self.energies(rows).numpy(), self.each(weights)
-        squared = (energies * np.square(own)).sum(1)  # a matrix product rounds a row by its place
-        return self._raised(np.sqrt(squared), energies, own, rows)
-
-    def largest_levels(self, rows: Tensor, weights: Sequence[float]) -> Tensor:
-        """max_g w_g ||u_g(row)|| (n,) of the rows (n, d), rounded up; infinite if not finite."""
-        energies, own = self.energies(rows).numpy(), self.each(weights)
-        with np.errstate(invalid="ignore"):
-            largest = np.sqrt((energies * np.square(own)).max(1))
-        return self._raised(largest, energies, own, rows)
-
-    def _raised(
-        self,
-        norms: NDArray[np.float64],
-        energies: NDArray[np.float64],
-        weights: Groups,
-        rows: Tensor,
+    def weighted_norms(
+        self, rows: Tensor, weights: Sequence[float], *, by_level: bool = False
     ) -> Tensor:
-        r"""Norms (n,) of all weighted coefficients of rows (n, d), or of some, with a proven bound
-        of their rounding added.
+        r"""||diag(w) u(row)|| (n,) of the rows (n, d), with a proven bound of its rounding added;
+        infinite if not finite. By level: max_g w_g ||u_g(row)|| likewise.
 
         A coefficient of level l is a signed sum of 2^l numbers, halved l/2 times, along a tree of L
         + 4 roundings of u each (two of them for its factor). So it is off by (L + 4) u 2^(-l/2) sum
@@ -205,7 +188,11 @@ class Basis:
         float64, d of them: a relative error of (d + 80) 2^-53, twice that of the norm. Numbers
         below 2^-126 may vanish.
         """
-        heaviest, top, u = max(weights), max(self.levels), torch.finfo(rows.dtype).eps / 2
+        energies, own = self.energies(rows).numpy(), self.each(weights)
+        weighted = energies * np.square(own)
+        with np.errstate(invalid="ignore"):  # a matrix product rounds a row by its place
+            norms = np.sqrt(weighted.max(1) if by_level else weighted.sum(1))
+        heaviest, top, u = max(own), max(self.levels), torch.finfo(rows.dtype).eps / 2
         lengths = np.sqrt(energies.sum(1))
         cascade = 1.01 * math.sqrt(top + 1.0) * (top + 4.0) * u * lengths
         vanished = 2.0 * math.sqrt(self.coefficients) * 2.0**-63

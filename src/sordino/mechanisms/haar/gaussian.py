@@ -468,7 +468,7 @@ class LevelGaussian(HaarGaussian):
 
     def norms(self, rows: Tensor) -> Tensor:
         """max_g w_g ||u_g(row)|| (n,) of contributions (n, d); infinite if they are not finite."""
-        return self.basis.largest_levels(rows, self.clip_weights)
+        return self.basis.weighted_norms(rows, self.clip_weights, by_level=True)
 
     def shortened_rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         before = self.norms(rows)
