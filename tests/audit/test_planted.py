@@ -24,12 +24,13 @@ from sordino.mechanisms.gaussian import Gaussian
 from sordino.privacy import Event, NonPrivate, Pure, Repeated
 from sordino.privacy import Gaussian as Booked
 from sordino.training import models
-from sordino.training.client import Examples, ModelKernels
+from sordino.training.client import ModelKernels
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.loss import loss_for
 from sordino.training.optimizer import Sgd
-from sordino.training.perexample import FlatBound, MeanGradient
+from sordino.training.perexample.clipping import FlatBound
+from sordino.training.perexample.sums import Examples, MeanGradient
 
 STUDY = Path(__file__).parents[2] / "examples/audit/samples.toml"
 

@@ -16,10 +16,10 @@ from sordino.base.errors import StudyError
 from sordino.clients.study import HorizontalStudy
 from sordino.core import study as studies
 from sordino.training import models
-from sordino.training.client import Examples
 from sordino.training.flat import Flat
 from sordino.training.loss import loss_for
-from sordino.training.perexample import ClippedSum, FlatBound, MeanGradient
+from sordino.training.perexample.clipping import FlatBound
+from sordino.training.perexample.sums import ClippedSum, Examples, MeanGradient
 
 STUDY = Path(__file__).parents[2] / "examples/audit/samples.toml"
 SHORT = ("budget.rounds=3", "model.name=logistic")

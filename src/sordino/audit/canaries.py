@@ -17,11 +17,11 @@ from sordino.audit.planted import (
     Coins,
     MembersSum,
     Planted,
+    Watched,
     attacked,
     dirac,
     likelihoods,
     likelihoods_in_order,
-    watched,
 )
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
@@ -34,10 +34,10 @@ from sordino.clients.study import HorizontalStudy
 from sordino.core.prepared import PreparedRun
 from sordino.mechanisms.gaussian import Bounded, Gaussian, Learning
 from sordino.mechanisms.haar.gaussian import HaarGaussian
-from sordino.training.client import Examples, ModelKernels
+from sordino.training.client import ModelKernels
 from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat
-from sordino.training.perexample import ClippedSum, MeanGradient
+from sordino.training.perexample.sums import ClippedSum, Examples, MeanGradient
 
 MOST = 16_000
 """Canaries of a run; more make the bound a little better and the run slower."""
@@ -86,7 +86,7 @@ def white_box(study: HorizontalStudy, canaries: int, alpha: float, name: str) ->
         coins = _coins(study, "dirac", min(canaries, flat.dim, MOST))
         rng = Seeded(study.seed).at("audit", "canaries", "places")
         kernel, examples = dirac(flat, loss_of(study), divided.parts[0], coins, rng)
-        seen = watched(client.mechanism, kernel.without, kernel.places)
+        seen = Watched(client.mechanism, kernel.without, kernel.places)
         kernels = ModelKernels(flat, kernel, client.kernels.mean)
         planted = replace(client, examples=examples, kernels=kernels, mechanism=seen)
         rate, passes, real = client.sampling_rate, client.passes, len(divided.parts[0])
@@ -94,8 +94,7 @@ def white_box(study: HorizontalStudy, canaries: int, alpha: float, name: str) ->
         def scores(_: Vector) -> Scores:
             if passes is None:
                 return likelihoods(seen.seen, rate)
-            first = (real + np.arange(len(coins))) % passes.batches
-            return likelihoods_in_order(seen, first, passes.batches)
+            return likelihoods_in_order(seen, real, passes.batches)
 
         return _with_first(built, planted), scores, coins
 

@@ -25,7 +25,6 @@ from functools import partial, reduce
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.audit.bounds import Curve, Scores, gaussian_mu, two_worlds
@@ -42,10 +41,10 @@ from sordino.mechanisms.response import RandomisedResponse
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Event, Gaussian, NonPrivate, Pure, accountant
 from sordino.training.beside import RAW_CONSTANTS, measure_raw
-from sordino.training.client import Examples, ModelKernels
+from sordino.training.client import ModelKernels
 from sordino.training.flat import Flat
 from sordino.training.loss import loss_for
-from sordino.training.perexample import ClippedSum, MeanGradient
+from sordino.training.perexample.sums import ClippedSum, Examples, MeanGradient
 
 DELTA = 1e-5
 CLIP = 0.7
@@ -379,8 +378,7 @@ def single_rows(mechanism: Single, there: bool, n: int, rng: np.random.Generator
 
 def answers(mechanism: RandomisedResponse, there: bool, n: int, rng: np.random.Generator) -> Scores:
     """Answers about label 0, or about label 1: whether they say 0, 1 or another."""
-    labels: NDArray[np.int64] = np.full(n, 0 if there else 1, np.int64)
-    given = mechanism.respond(labels, rng)
+    given = mechanism.respond(np.full(n, 0 if there else 1), rng)
     scores: Scores = (given == 0).astype(np.float64) - (given == 1)
     return scores
 

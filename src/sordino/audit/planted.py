@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +38,14 @@ from sordino.clients.division import Federation
 from sordino.clients.study import HorizontalStudy
 from sordino.core.prepared import PreparedRun
 from sordino.data import Dataset
-from sordino.mechanisms.correlated import CorrelatedGaussian, Memory
+from sordino.mechanisms.correlated import CorrelatedGaussian, Memory, released
 from sordino.mechanisms.gaussian import Bounded
 from sordino.mechanisms.gaussian import Gaussian as SameNoise
 from sordino.privacy import Composed, Event, Gaussian, PoissonSampled, Pure, Repeated, accountant
-from sordino.training.client import Examples
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss
-from sordino.training.perexample import Bound, Clipped, ClippedSum
-from sordino.training.perexample.clipping import UNKNOWN
+from sordino.training.perexample.clipping import UNKNOWN, Bound, Clipped
+from sordino.training.perexample.sums import ClippedSum, Examples
 
 Coins = NDArray[np.bool_]
 
@@ -122,7 +121,8 @@ class Watched:
         mechanism: whose noise is the same on every number.
         others: a sum (d,) at the canaries' places (m,) without any of them; asked once of it.
         places: (m,).
-        seen: of every release, (b C + noise) (m,) and the noise's deviation, both in units of C.
+        seen: of every release, (b C + noise) (m,) and the noise's deviation, both in units of C;
+            where noise is correlated, the deviation of fresh noise.
     """
 
     mechanism: Bounded
@@ -143,24 +143,13 @@ class Watched:
 
     def scaled(self, clip: float, noise_multiplier: float) -> Watched:
         """The same with another C and sigma, and the same memory."""
-        other = self.mechanism.scaled(clip, noise_multiplier)
-        return type(self)(other, self.others, self.places, self.seen)
+        return replace(self, mechanism=self.mechanism.scaled(clip, noise_multiplier))
 
     def release_counted(
         self, total: Tensor, excess: float, rng: np.random.Generator
     ) -> tuple[Tensor, float | None]:
-        others = self.others(total)
-        noisy, count = self.mechanism.release_counted(total, excess, rng)
-        rest = (noisy[self.places].double() - others).numpy() / self.clip
-        self.seen.append((rest, self.vector_multiplier))
+        noisy, count, _ = self.release_after(total, excess, rng, None, 0)
         return noisy, count
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WatchedStream(Watched):
-    """The same of a mechanism with correlated noise; ``seen`` has the deviation of fresh noise."""
-
-    mechanism: CorrelatedGaussian
 
     def release_after(
         self,
@@ -169,19 +158,15 @@ class WatchedStream(Watched):
         rng: np.random.Generator,
         memory: Memory | None,
         number: int,
-    ) -> tuple[Tensor, float | None, Memory]:
-        others = self.others(total)
-        noisy, count, after = self.mechanism.release_after(total, excess, rng, memory, number)
+    ) -> tuple[Tensor, float | None, Memory | None]:
+        others, made = self.others(total), self.mechanism
+        noisy, count, after = released(made, total, excess, rng, memory, number)
         rest = (noisy[self.places].double() - others).numpy() / self.clip
-        self.seen.append((rest, self.mechanism.fresh_multiplier))
+        deviation = made.vector_multiplier
+        if isinstance(made, CorrelatedGaussian):
+            deviation = made.fresh_multiplier
+        self.seen.append((rest, deviation))
         return noisy, count, after
-
-
-def watched(mechanism: Bounded, others: Callable[[Tensor], Tensor], places: Tensor) -> Watched:
-    """Return a mechanism whose releases are looked at."""
-    if isinstance(mechanism, CorrelatedGaussian):
-        return WatchedStream(mechanism, others, places)
-    return Watched(mechanism, others, places)
 
 
 def dirac(
@@ -205,17 +190,18 @@ def likelihoods(seen: Sequence[tuple[Scores, float]], rate: float) -> Scores:
     return total
 
 
-def likelihoods_in_order(found: Watched, first: NDArray[np.int64], batches: int) -> Scores:
+def likelihoods_in_order(found: Watched, start: int, batches: int) -> Scores:
     """Log-likelihood ratios (m,) of canaries that take part at known steps.
 
     Args:
-        first: (m,), the first step of each; the next are ``batches`` steps apart.
+        start: canary i takes part in the steps with the number start + i modulo ``batches``.
     """
     seen = found.seen
+    first = (start + np.arange(len(found.places))) % batches
     rests, deviation = np.stack([rest for rest, _ in seen]), seen[0][1]
     steps = np.arange(len(seen))[:, None]
     there = (steps % batches == first[None, :]).astype(np.float64)
-    if isinstance(found, WatchedStream):  # C of what is released has independent noise
+    if isinstance(found.mechanism, CorrelatedGaussian):  # C of what is released has fresh noise
         column: Scores = found.mechanism.correlation.column(len(seen))
         rests, there = (_convolved(column, rows) for rows in (rests, there))
     ratios: Scores = (there * rests - there * there / 2.0).sum(axis=0) / deviation**2

@@ -38,10 +38,10 @@ from sordino.clients.study import HorizontalStudy
 from sordino.core import study as studies
 from sordino.core.files import replace_file
 from sordino.core.run.environment import charge_key_prefix
-from sordino.training.client import Examples, ModelKernels
+from sordino.training.client import ModelKernels
 from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat
-from sordino.training.perexample import MeanGradient
+from sordino.training.perexample.sums import Examples, MeanGradient
 
 STUDY = "study.toml"
 MODEL = "model.safetensors"

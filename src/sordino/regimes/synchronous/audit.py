@@ -24,10 +24,10 @@ from sordino.audit.intervals import Interval, Row, alone
 from sordino.audit.planted import (
     Coins,
     Planted,
+    Watched,
     attacked,
     likelihoods,
     likelihoods_in_order,
-    watched,
 )
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
@@ -172,7 +172,7 @@ def _planted(real: int, coins: Coins, built: PreparedRun) -> Planted:
         CanaryClient(**_told(each), canary=i, there=bool(coins[i]), sent=sent)
         for i, each in enumerate(simulation.clients[real:])
     ]
-    seen = watched(aggregator.mechanism, sent.without, sent.places)
+    seen = Watched(aggregator.mechanism, sent.without, sent.places)
     regime = replace(rules, aggregator=replace(aggregator, mechanism=seen))
     everybody = [*simulation.clients[:real], *planted]
     played = replace(simulation, regime=regime, clients=everybody)
@@ -181,8 +181,7 @@ def _planted(real: int, coins: Coins, built: PreparedRun) -> Planted:
     def scores(_: Vector) -> Scores:
         if blocks is None:
             return likelihoods(seen.seen, rate)
-        first = (real + np.arange(len(coins))) % blocks.batches
-        return likelihoods_in_order(seen, first, blocks.batches)
+        return likelihoods_in_order(seen, real, blocks.batches)
 
     return replace(built, simulation=played), scores, coins
 
