@@ -8,9 +8,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import IO, NamedTuple
 
 from sordino.base import HOME
@@ -52,6 +55,19 @@ def follow(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if os.getppid() != parent:
         os._exit(1)
+
+
+@contextmanager
+def handling(number: int, handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Have a signal handled so meanwhile, in the main thread: no other can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def start(command: Sequence[str], threads: int | None = None, keep: Sequence[int] = ()) -> Child:

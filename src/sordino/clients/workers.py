@@ -88,7 +88,7 @@ from sordino.base.message import (
     decode_vector,
     encode_vector,
 )
-from sordino.base.processes import Child, calling, start, stop, why
+from sordino.base.processes import Child, calling, handling, start, stop, why
 from sordino.base.settings import tune
 from sordino.clients.assemble import Rows
 from sordino.clients.division import federation
@@ -355,6 +355,11 @@ class Workers:
         if self.gone is not None:
             raise self.gone
 
+    def interrupt(self, *_: object) -> None:
+        """Do what Ctrl-C does, for :data:`INTERRUPT`."""
+        if not self.heard:
+            raise KeyboardInterrupt
+
     def close(self) -> None:
         """End all workers; once they have ended, do nothing."""
         if self._ending:
@@ -417,7 +422,7 @@ def workers(count: int | None) -> Iterator[Workers | None]:
     if size == 1:
         yield None
         return
-    with _met(size, launched is not None) as found, _interrupted(found):
+    with _met(size, launched is not None) as found, handling(INTERRUPT, found.interrupt):
         try:
             try:
                 yield found
@@ -428,24 +433,6 @@ def workers(count: int | None) -> Iterator[Workers | None]:
                 raise
             notes = " ".join(getattr(stopped, "__notes__", ()))
             raise type(found.gone)(f"{found.gone}. {notes}".rstrip()) from None
-
-
-@contextmanager
-def _interrupted(group: Workers) -> Iterator[None]:
-    """Let :data:`INTERRUPT` do what Ctrl-C does; in the main thread, where alone it can."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(*_: object) -> None:
-        if not group.heard:
-            raise KeyboardInterrupt
-
-    before = signal.signal(INTERRUPT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(INTERRUPT, before)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, TextIO
@@ -273,22 +273,11 @@ def work(batch: str) -> None:
         replace_file(Path(batch).with_name(f"{number}.answer"), msgspec.json.encode(answer))
 
 
-@contextmanager
-def terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM stops the runs as Ctrl-C does."""
-
-    def stop(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not the main thread: whoever runs us there has other means
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def terminated_like_interrupted() -> AbstractContextManager[None]:
+    """SIGTERM stops the runs as Ctrl-C does; where this is not the main thread, whoever runs it has
+    other means.
+    """
+    return processes.handling(signal.SIGTERM, signal.default_int_handler)
 
 
 def _why(child: processes.Child) -> str | None:
