@@ -57,7 +57,6 @@ from sordino.mechanisms.kinds import behaviour
 from sordino.privacy import LedgerSession
 from sordino.privacy.records import Records
 from sordino.privacy.session import History
-from sordino.training.client import Examples, model_input
 from sordino.training.dpsgd import PlainClient, PrivateClient
 from sordino.training.evaluate import Counted, Evaluation, Evaluator
 from sordino.training.flat import Flat
@@ -65,6 +64,7 @@ from sordino.training.models import digest_of
 from sordino.training.optimizer import Optimizer
 from sordino.training.passes import Passes
 from sordino.training.perexample.clipping import summable
+from sordino.training.perexample.sums import Examples, model_input
 
 Tensors = tuple[torch.Tensor, torch.Tensor]
 Rows = Literal["test", "validation"]
@@ -452,11 +452,8 @@ class Assembly(Generic[H]):
 
     def _seen(self, rows: Rows, weights: Vector) -> Evaluation:
         """Evaluate a model (d,) that is loaded on public rows, with the help of workers."""
-        if self.elsewhere is None:
-            return Evaluation.of(self.counted(rows, 0, 1))
-        parts, rest = self.elsewhere(rows, weights)
-        own = self.counted(rows, 0, parts)
-        return Evaluation.of([*own, *rest()])
+        parts, rest = (1, list) if self.elsewhere is None else self.elsewhere(rows, weights)
+        return Evaluation.of(self.counted(rows, 0, parts) + rest())
 
     def counted(
         self, rows: Rows, part: int, parts: int, weights: Vector | None = None

@@ -180,18 +180,19 @@ def converted(study: HorizontalStudy, out: Path) -> Converted:
     numbers = divided.names == tuple(map(str, range(len(parts))))  # which need not be written
     owners = () if numbers else divided.names
     mapped.write(out, parts, test, owners=owners, person=wanted.person)
-    lines = [
-        f"file = {json.dumps(str(out))}",
-        f"clients = {len(parts)}",
-        'client_column = "client"',
-        'partition = { kind = "column" }',
-        *(['test = "file"'] if len(test) else []),
-        *([f"classes = {json.dumps(list(wanted.classes))}"] if wanted.classes is not None else []),
-        *([f"person = {json.dumps(wanted.person)}"] if wanted.person is not None else []),
-        *([f"person_rows = {wanted.person_rows}"] if wanted.person_rows is not None else []),
-        *(['target = "number"'] if wanted.span is not None else []),
-        *([f"label_range = {list(wanted.span)}"] if wanted.span is not None else []),
-    ]
+    table = {
+        "file": str(out),
+        "clients": len(parts),
+        "client_column": "client",
+        "test": "file" if len(test) else None,
+        "classes": wanted.classes,
+        "person": wanted.person,
+        "person_rows": wanted.person_rows,
+        "target": None if wanted.span is None else "number",
+        "label_range": wanted.span,
+    }
+    lines = [f"{key} = {json.dumps(value)}" for key, value in table.items() if value is not None]
+    lines.insert(3, 'partition = { kind = "column" }')
     return Converted(len(parts), tuple(lines))
 
 
@@ -290,7 +291,7 @@ def kernels_of(study: HorizontalStudy, like: datasets.Dataset, place: torch.devi
     """The study's model for such examples, and its kernels, on a device."""
     from sordino.training.client import ModelKernels
     from sordino.training.flat import Flat
-    from sordino.training.perexample import ClippedSum, MeanGradient
+    from sordino.training.perexample.sums import ClippedSum, MeanGradient
 
     flat, loss = Flat(model(study, like.shape, like.outputs).to(place)), loss_of(study)
     return ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
@@ -364,7 +365,7 @@ def tensors(
     """Examples as model input, and their labels; empty ones for none."""
     import torch
 
-    from sordino.training.client import model_input
+    from sordino.training.perexample.sums import model_input
 
     if part is None:
         return torch.empty(0), torch.empty(0, dtype=torch.int64)

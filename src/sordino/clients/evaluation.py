@@ -329,10 +329,6 @@ def by_labels(metrics: Metrics, counts: NDArray[Any], names: Sequence[str]) -> O
     return _owners("labels", names, numbers, counts[numbers].sum(axis=1), values, lowest=True)
 
 
-def _called(names: Sequence[str], number: int) -> str:
-    return names[number] if number < len(names) else str(number)
-
-
 def _owners(
     by: str, names: Sequence[str], numbers: Whole, rows: Whole, values: Numbers, *, lowest: bool
 ) -> Owners | None:
@@ -343,8 +339,9 @@ def _owners(
         return None
     ordered, worst = np.sort(values), math.ceil(WORST * len(values))
     listed = zip(numbers.tolist(), rows.tolist(), values.tolist(), strict=True)
+    named = dict(enumerate(names))
     each = tuple(
-        OfOwner(name=_called(names, number), rows=count, value=value)
+        OfOwner(name=named.get(number, str(number)), rows=count, value=value)
         for number, count, value in (listed if len(values) <= LISTED else ())
     )
     return Owners(

@@ -316,7 +316,7 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
             with planned_ledgers(limited, own) as ledgers:
                 (left,) = standings(limited, asked.of(unit), ledgers, {})
             spent, pays, total = left.spent, left.steps, left.total
-        known_rows = self.recognised(limited, data)
+        recognised, held = self.recognised(limited, data)
         tau = getattr(limited.method, "fixed_tau", None) or 1
         rounds = limited.horizon if pays is None else min(math.ceil(pays / tau), limited.horizon)
         return Standing(
@@ -326,8 +326,8 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
             charged=asked.charged if asked.charged != "gradients" else FAIR,
             rounds=rounds if asked.charged == "local steps" and privacy.unit == "sample" else None,
             total=total,
-            known=known_rows[0],
-            held=known_rows[1],
+            known=recognised,
+            held=held,
         )
 
     def recognised(self, limited: HorizontalStudy, data: Dataset) -> tuple[int, int]:

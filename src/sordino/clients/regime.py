@@ -427,7 +427,7 @@ def _outline(study: HorizontalStudy, shape: tuple[int, ...], classes: int) -> Ou
     if (known := outline(study.model.name, shape, classes)) is not None:
         return known
     from sordino.training.flat import Flat
-    from sordino.training.perexample import path_of
+    from sordino.training.perexample.sums import path_of
 
     flat = Flat(model(study, shape, classes))
     sizes = tuple(slot.size for slot in flat.layout)

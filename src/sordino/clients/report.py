@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from sordino.clients.records import LISTED, Crowd, Holder, horizontal
 from sordino.core import regimes
-from sordino.core.records import Declined, known, number
+from sordino.core.records import Declined, Row, known, number
 from sordino.core.regimes import Vocabulary
 from sordino.core.run.reading import Run
 from sordino.core.statements import (
@@ -25,6 +25,7 @@ from sordino.report.canvas import clean
 from sordino.report.words import bound
 
 MOST_CLASSES = 40
+
 UNMEASURED = "no test set: data.test = 'none'"
 MANY = (
     "Examples of each label (column) at the {clients} (rows): the darker, the more; none "
@@ -181,6 +182,12 @@ def clock(run: Run, caption: str) -> Iterator[Figure]:
         yield from over_rounds(run, "clock", "Virtual time", caption, panel, label=label)
 
 
+def places(run: Run, kind: str, most: int) -> list[int]:
+    """Return the rounds, below ``most``, in which rows of a kind were logged."""
+    found = [known(row.round) for row in run.others if isinstance(row, Row) and row.kind == kind]
+    return [at for at in found if at is not None and at < most]
+
+
 def called(client: Holder) -> str:
     """A client by its name, where it has one, else by its number."""
     name, index = known(client.name), known(client.client)
@@ -191,45 +198,33 @@ def holders(run: Run) -> Members:
     """Clients with examples of their own."""
     if (crowd := known(horizontal(run).crowd)) is not None:
         return _crowd(crowd, run.vocabulary)
-    words, clients, classes = (
-        run.vocabulary,
-        horizontal(run).members,
-        list(known(run.about.facts.classes) or ())[:MOST_CLASSES],
-    )
-    spent = by_client(run)
+    words, clients = run.vocabulary, horizontal(run).members
+    classes = list(known(run.about.facts.classes) or ())[:MOST_CLASSES]
+    head = [words.client, "unit", "examples"]
+    rows = [
+        [called(c), known(c.unit) or "", "-" if (n := known(c.examples)) is None else str(n)]
+        for c in clients
+    ]
+    if spent := by_client(run):
+        head += ["epsilon spent", "budget"]
+        for row, cells in zip(rows, spent, strict=True):
+            row += cells
     declined = (each for each in run.others if isinstance(each, Declined))
     refused = {known(each.client): clean(known(each.why) or "", 160) for each in declined}
-    reasons = bool(spent and refused)  # where the server tells of sites
-    rows = [
-        [
-            called(c),
-            known(c.unit) or "",
-            "-" if (size := known(c.examples)) is None else str(size),
-            *(spent[i] if spent else ()),
-            *((refused.get(i, "-"),) if reasons else ()),
-        ]
-        + [str(n) for n in (known(c.labels) or ())[: len(classes)]]
-        for i, c in enumerate(clients)
-    ]
-    counted = any(known(c.labels) for c in clients)
-    simulated = f"Known because this is a simulation, not released by {words.clients}."
-    return Members(
-        f"{len(clients)} {words.clients} and their examples{' of each label' if counted else ''}",
-        simulated
-        if counted
-        else "Labels are numbers."
-        if known(horizontal(run).span)
-        else "How many of each label there are is private.",
-        (
-            words.client,
-            "unit",
-            "examples",
-            *(("epsilon spent", "budget") if spent else ()),
-            *(("refused, and why",) if reasons else ()),
-            *(classes if counted else ()),
-        ),
-        rows,
-    )
+    if spent and refused:  # where the server tells of sites
+        head.append("refused, and why")
+        for i, row in enumerate(rows):
+            row.append(refused.get(i, "-"))
+    title, note = f"{len(clients)} {words.clients} and their examples", "Labels are numbers."
+    if any(known(each.labels) for each in clients):
+        title += " of each label"
+        note = f"Known because this is a simulation, not released by {words.clients}."
+        head += classes
+        for row, each in zip(rows, clients, strict=True):
+            row += map(str, (known(each.labels) or ())[: len(classes)])
+    elif not known(horizontal(run).span):
+        note = "How many of each label there are is private."
+    return Members(title, note, head, rows)
 
 
 def _crowd(crowd: Crowd, words: Vocabulary) -> Members:

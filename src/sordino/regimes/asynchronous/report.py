@@ -14,9 +14,17 @@ from dataclasses import replace
 from sordino.clients.pricing import BATCHES, most_table, samplings_told
 from sordino.clients.records import Stage, horizontal
 from sordino.clients.report import TELLER as OF_CLIENTS
-from sordino.clients.report import client_budgets, clock, evaluated, holdings, learning, sizes_of
+from sordino.clients.report import (
+    client_budgets,
+    clock,
+    evaluated,
+    holdings,
+    learning,
+    places,
+    sizes_of,
+)
 from sordino.core.plan import Plan
-from sordino.core.records import Row, Stale, known, number
+from sordino.core.records import Stale, known, number
 from sordino.core.run.reading import Run
 from sordino.core.statements import (
     DECADES,
@@ -43,6 +51,7 @@ MOST_BINS = 60
 MOST_STEPS = 400
 MOST_COUNTED = 10**7  # staleness and counts beyond these were never measured
 MOST_UPDATES = 10**9
+
 
 NORM = "Length of a gradient: the root of the mean square since the last row of the log."
 NOISY = (
@@ -358,7 +367,8 @@ def too_stale(run: Run) -> Counter[int]:
 def presence(run: Run) -> Iterator[Figure]:
     """Yield edges that were away for a while or left for good, unless all stayed to the end."""
     count = run.headcount
-    lost, joined, left = (sorted(_places(run, kind)) for kind in ("lost", "joined", "left"))
+    kinds = ("lost", "joined", "left")
+    lost, joined, left = (sorted(places(run, kind, MOST_UPDATES)) for kind in kinds)
     if not lost and (not left or left[0] > 0.98 * run.number):
         return
     last = max(run.number, *lost[-1:], *left[-1:], 1)
@@ -393,8 +403,7 @@ def spending(run: Run) -> Iterator[Figure]:
     if not run.private or len(spent) < 2 or len(spent) != len(stated):
         return
     pairs = list(zip(client_budgets(run, len(spent)), spent, strict=True))
-    few = len(pairs) <= MOST_BARS
-    if not few:
+    if not (few := len(pairs) <= MOST_BARS):
         pairs.sort(reverse=True)
     stride = math.ceil(len(pairs) / MOST_STEPS)  # of more edges, the most of each few neighbours
     parts = [pairs[i : i + stride] for i in range(0, len(pairs), stride)]
@@ -440,12 +449,6 @@ def _binned(counts: Mapping[int, int], width: int, edges: Sequence[float]) -> li
         if tau // width < len(found):
             found[tau // width] += n
     return found
-
-
-def _places(run: Run, kind: str) -> list[int]:
-    """Updates done when rows of a kind were logged."""
-    found = [known(row.round) for row in run.others if isinstance(row, Row) and row.kind == kind]
-    return [at for at in found if at is not None and at < MOST_UPDATES]
 
 
 TELLER = replace(OF_CLIENTS, facts=facts, courses=courses, terms=terms, figures=figures)

@@ -15,9 +15,9 @@ from itertools import groupby
 from sordino.clients.pricing import BATCHES, SAMPLINGS, most_table, samplings_told
 from sordino.clients.records import horizontal
 from sordino.clients.report import TELLER as OF_CLIENTS
-from sordino.clients.report import clock, evaluated, holdings, learning
+from sordino.clients.report import clock, evaluated, holdings, learning, places
 from sordino.core.plan import Plan
-from sordino.core.records import Row, known, number
+from sordino.core.records import known, number
 from sordino.core.run.reading import Run
 from sordino.core.statements import (
     Course,
@@ -41,6 +41,7 @@ from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.report.words import plain
 
 MOST_ROUNDS = 10**7  # rounds that late and lost answers are counted in
+KINDS = "late", "lost"
 SMOOTH = 10  # rounds that the estimate of signal to noise is averaged over
 
 TAU = "tau, the local steps that each client took in a round."
@@ -117,7 +118,7 @@ def _pace(run: Run) -> Iterator[Figure]:
 
 def _absences(run: Run) -> Iterator[Figure]:
     """Yield late and lost answers per round, one upon the other."""
-    late, lost = (_per_round(run, kind) for kind in ("late", "lost"))
+    late, lost = (Counter(filter(None, places(run, kind, MOST_ROUNDS))) for kind in KINDS)
     missing = {
         int(x): int(y) for x, y in zip(*points(run.rounds, "round", "missing"), strict=True) if y
     }
@@ -138,11 +139,6 @@ def _absences(run: Run) -> Iterator[Figure]:
     title = "Late and lost answers"
     panel = Panel(label="answers", series=series, limits=(0.0, None), whole=True)
     yield from over_rounds(run, "absences", title, ABSENT, panel, label=f"{title} per round")
-
-
-def _per_round(run: Run, kind: str) -> Counter[int]:
-    rows = [known(row.round) for row in run.others if isinstance(row, Row) and row.kind == kind]
-    return Counter(place for place in rows if place is not None and 1 <= place < MOST_ROUNDS)
 
 
 def coded(values: Sequence[int]) -> list[str]:
@@ -265,21 +261,21 @@ def advised(
         f"epsilon {epsilon_text(study.privacy.epsilon)} in {study.budget.rounds} rounds: what "
         "sampling rate and tau would give"
     )
-    found: list[Paragraph] = [
+    return [
         Table(title, head, rows),
         "sigma/(q n) is the noise of an averaged step relative to the data. Lower is better. "
         "The last column is the computing cost.",
         *_advised_passes(study, steps, passes),
+        *_advised_rows(study, caps),
     ]
-    if not caps:
-        return found
-    return [*found, *_advised_rows(study, caps)]
 
 
 def _advised_rows(study: SynchronousStudy, caps: Mapping[int, float]) -> list[Paragraph]:
     """Return the noise by the most rows of one person, with the rows that are kept, where public
     numbers say so.
     """
+    if not caps:
+        return []
     data = study.data
     head = ["data.person_rows", "sigma", "pays from, times the rows"]
     rows = [[str(k), f"{s:.3f}", f"{s / caps[1]:.2f}"] for k, s in caps.items()]
@@ -315,13 +311,14 @@ def plan_told(study: SynchronousStudy, priced: Plan) -> list[Paragraph]:
     charged = "rounds" if study.privacy.unit == "client" else "local steps"
     end = "the privacy budget" if priced.ends == "privacy" else "the round budget"
     taken = f"{priced.used} {charged} in {len(priced.curve)} of {priced.rounds} rounds"
-    batches = f"sampling rate {study.privacy.sampling_rate:g}"
+    batches, turns = f"sampling rate {study.privacy.sampling_rate:g}", _in_turn(study.aggregated)
     if study.batches is not None:
-        batches = f"passes of {study.batches} {_in_turn(study.aggregated)} in a public order"
+        batches = f"passes of {study.batches} {turns} in a public order"
+    count = study.batches or max(round(1.0 / study.privacy.sampling_rate), 1)
     return [
         f"noise multiplier {priced.noise_multiplier:g} ({made}), {batches}, clip "
         f"{study.privacy.clip:g}",
-        *_plan_samplings(study, priced),
+        *samplings_told(priced, COHORTS if study.aggregated else BATCHES, f"{count} {turns}"),
         *_plan_clients(priced),
         *_plan_shared(study, priced),
         most_table(f"R_c: most {charged}", charged, study, priced),
@@ -334,13 +331,6 @@ def plan_told(study: SynchronousStudy, priced: Plan) -> list[Paragraph]:
 def _in_turn(whole: bool) -> str:
     """What a pass consists of."""
     return "blocks of clients" if whole else "batches"
-
-
-def _plan_samplings(study: SynchronousStudy, priced: Plan) -> list[str]:
-    """Return what noise the same promise needs with other batches, or turns."""
-    count = study.batches or max(round(1.0 / study.privacy.sampling_rate), 1)
-    secret = COHORTS if study.aggregated else BATCHES
-    return samplings_told(priced, secret, f"{count} {_in_turn(study.aggregated)}")
 
 
 def _advised_passes(
