@@ -129,7 +129,7 @@ def test_fold_smooths_and_keeps_the_last_estimate_when_there_is_none() -> None:
     )
     assert memory.mu == pytest.approx(0.3, rel=1e-6)
     assert rule.fold(memory, EVEN, [answer(0, change=0.0, moved=0.0, steps=1)]).mu == memory.mu
-    assert rule.fold(memory, EVEN, []) is memory
+    assert rule.fold(memory, EVEN, []) == memory
     worse = rule.fold(AliMemory(), EVEN, [answer(i, change=0.0, moved=4.0) for i in range(10)])
     assert worse.mu is None  # negative: no estimate, not a small one
 

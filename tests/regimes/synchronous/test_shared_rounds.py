@@ -43,12 +43,12 @@ from sordino.regimes.synchronous.methods.estimating import AliDpfl
 from sordino.regimes.synchronous.methods.fixed import DpFedAvg, DpSgd
 from sordino.regimes.synchronous.protocol import Synchronous
 from sordino.training import models
-from sordino.training.client import Examples, ModelKernels
+from sordino.training.client import ModelKernels
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Sgd
-from sordino.training.perexample import ClippedSum, MeanGradient
+from sordino.training.perexample.sums import ClippedSum, Examples, MeanGradient
 from sordino.training.shared import Part, SummedClient, SummedLocalClient
 
 N, H, D, BITS, Q, SIGMA = 5, 3, 4, 32, 0.2, 1.5
@@ -321,7 +321,7 @@ def test_what_a_client_sends_is_its_sum_of_clipped_gradients(weight: float) -> N
         whole=False,
         summing=Summing(1, 1, 0, BITS),
     )
-    residues = total.added(total.nothing(), masked)
+    residues = total.added(None, masked)
     assert residues is not None
     expected = -step * own.expected_batch * weight
     assert np.abs(grid.opened(residues) - expected).max() < 8 * 0.5e-3
@@ -402,7 +402,7 @@ def test_a_client_draws_itself_with_the_rate_that_is_booked_and_sends_noise_othe
     for number in range(1, 201):
         asked = task(rule.dimension, round=number, steps=2, clip=1.0, noise_multiplier=1e-4)
         said = one.answer(asked, permits(one.price(asked), number))
-        residues = total.added(total.nothing(), said)
+        residues = total.added(None, said)
         assert residues is not None
         lengths.append(float(np.linalg.norm(grid.opened(residues))))
     noise = 1e-4 * math.sqrt(rule.dimension)

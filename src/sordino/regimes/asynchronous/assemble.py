@@ -35,7 +35,6 @@ from sordino.core.plan import times
 from sordino.core.world import Block, ChargeRequest, Charges, Paid
 from sordino.mechanisms.correlated import CorrelatedGaussian
 from sordino.privacy import LedgerSession, Permits
-from sordino.privacy.records.group import of_rows
 from sordino.regimes.asynchronous.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
 from sordino.regimes.asynchronous.method import Noisy
 from sordino.regimes.asynchronous.protocol import Asynchronous, State
@@ -96,8 +95,7 @@ class BlockSimulation(Simulation[State]):
         number = task.number
         if any(each.holds(number) for each in permits):
             return ()
-        unit = self.ledgers.names[self.units[site]]
-        for entry in () if permits else self.ledgers.ledger.entries(unit):  # when it starts
+        for entry in () if permits else self.booked(site):  # when it starts
             if (
                 entry.key.startswith(f"{self.charge_key_prefix}/")
                 and entry.round <= number < entry.round + entry.count
@@ -150,8 +148,8 @@ class BlockSimulation(Simulation[State]):
 
     def booked_until(self, state: State, site: int, number: int) -> bool:
         """Return whether a block in the ledger holds the task."""
-        entries = self.ledgers.ledger.entries(self.ledgers.names[self.units[site]])
-        return any(each.round <= number < each.round + each.count for each in entries)
+        booked = self.booked(site)
+        return any(each.round <= number < each.round + each.count for each in booked)
 
     def spent(self, state: State) -> Collection[int]:
         """Return the edges that have given all that their budgets pay for."""
@@ -194,8 +192,7 @@ class EdgePassSimulation(PassSimulation, BlockSimulation):
     def booked_until(self, state: State, site: int, number: int) -> bool:
         """Return whether the ledger holds the pass that the task is in."""
         (wanted,) = self.clients[site].passes.numbers(number - 1, 1)
-        entries = self.ledgers.ledger.entries(self.ledgers.names[self.units[site]])
-        return any(each.round == wanted for each in entries)
+        return any(each.round == wanted for each in self.booked(site))
 
 
 def _last(permits: Permits) -> int:
@@ -261,21 +258,19 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
         """Return the updates that each edge can still pay for; None if nothing is promised."""
         if self.study.privacy.unit == "none" or self.study.form == "paper":
             return None
-        events = dict(zip(self.units, (clients[i].price for i in self.alike), strict=True))
-        most = dict(zip(self.units, self.budgets, strict=True))
-        # a new ledger holds nothing yet
-        here = {} if self.mine is None and not ledgers.run else ledgers.remaining(events, most)
-        rows = self.study.rows_at_once
-        free = cache(lambda budget, event: budget.remaining_steps(of_rows(event, rows), ()))
-        endless = int(np.iinfo(np.int64).max)
         asked = self.regime.schedule(self.study, self.sizes)
+        events = {unit: event for unit, ((event, _),) in asked.stages.items()}
+        # a new ledger holds nothing yet, and another site has a ledger of its own
+        fresh = self.mine is None and not ledgers.run
+        here = {} if fresh else ledgers.remaining(events, asked.budgets)
+        free, kinds = cache(asked.for_group(self.study.rows_at_once).affordable), asked.kinds
         left = [
-            # another site has a ledger of its own
-            times(asked.paid(unit), here[unit] if unit in here else free(most[unit], events[unit]))
+            times(asked.paid(unit), here[unit]) if unit in here else free(kinds[unit])
             for unit in self.units
         ]
         if all(steps is None for steps in left):
             return None
+        endless = int(np.iinfo(np.int64).max)
         return tuple(endless if steps is None else min(steps, endless) for steps in left)
 
     def rules(self, clients: Sequence[Edge], pays: tuple[int, ...] | None) -> Asynchronous:

@@ -100,7 +100,6 @@ class PrivateSum:
         entropy: where the noise is drawn from, by round.
         history: what reached the server so far: who answers a round twice, from a copy of the
             server's folder, must not see whether the sums are equal.
-        total: sum_i w_i.
 
     Raises:
         StudyError: for cohorts so large that rounding could pass the bound.
@@ -113,10 +112,8 @@ class PrivateSum:
     entropy: Entropy
     blocks: Blocks | None = None
     history: History = field(default_factory=History)
-    total: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "total", sum(self.shares))
         if self.expected > MOST:
             raise StudyError(
                 f"{self.expected:.0f} clients are expected in a round, and the bound of a sum is "
@@ -131,7 +128,7 @@ class PrivateSum:
     @property
     def divisor(self) -> float:
         """q_c sum_i w_i, which every sum is divided by."""
-        return self.sampling_rate * self.total
+        return self.sampling_rate * sum(self.shares)
 
     @property
     def expected(self) -> float:
@@ -296,17 +293,13 @@ class SharedSum:
             event=Gaussian(noise_multiplier=contract.noise_multiplier),
         )
 
-    def nothing(self) -> Residues:
-        """Return the sum of no contributions (d,)."""
-        return np.zeros(self.rule.dimension, np.uint64)
-
-    def added(self, total: Residues, message: Masked) -> Residues | None:
+    def added(self, total: Residues | None, message: Masked) -> Residues | None:
         """Return the sum with one contribution more; None where the message holds none."""
         try:
             found = unpacked(message.values, self.rule.dimension, self.rule.bits)
         except RemoteProtocolError:
             return None
-        return added(total, found, self.rule.bits)
+        return found if total is None else added(total, found, self.rule.bits)
 
     def released(self, values: Residues, clients: Sequence[int], contract: RoundNoise) -> Released:
         """Return the mean change (d,), float32, that an opened sum of these clients stands for."""

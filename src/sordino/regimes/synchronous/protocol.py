@@ -152,11 +152,6 @@ class Synchronous(Rules[State]):
         """Rounds last until their deadline, lest one client's speed decide who is back."""
         return self.secret and self.deadline is not None
 
-    @property
-    def plain(self) -> RoundNoise:
-        """The C and sigma that clients have anyway."""
-        return RoundNoise(self.terms.clip, self.terms.sigma)
-
     def start(self, weights: Vector) -> State:
         """Everybody present, nothing asked yet; :meth:`begin` opens the first round."""
         count = len(self.terms.sizes)
@@ -296,10 +291,6 @@ class Synchronous(Rules[State]):
             return float((1.0 - momentum**0.5) ** -2)
         return self.terms.rounds / (self.aggregator.sampling_rate * (1.0 - momentum))
 
-    def affordable(self, state: State, client: int) -> int | None:
-        """Return the steps that a client can still pay for; None without a limit."""
-        return None if self.budget is None else int(self.budget[client] - state.steps[client])
-
     def begin(self, state: State) -> tuple[State, Effects]:
         """Open the next round, or end the run."""
         if state.number >= self.terms.rounds:
@@ -392,7 +383,8 @@ class Synchronous(Rules[State]):
             why = f"{who} can be reached, and no deadline is set to wait for one"
             return self._finish(state, why)
         contract = self.method.contract(state.memory, self.terms, number)
-        told = self.together or contract != self.plain
+        usual = RoundNoise(self.terms.clip, self.terms.sigma)  # what clients have anyway
+        told = self.together or contract != usual
         kind = TrainInOrder if self.ordered else Train
         task = kind(
             round=number,
@@ -404,14 +396,13 @@ class Synchronous(Rules[State]):
             shape=state.seen,
         )
         models = state.models if self.wants.raw else (None,) * len(state.steps)
-
-        def told_to(client: int) -> Train:
-            asked = self.wants.asked(task, models[client])
-            if not self.ordered:
-                return asked
-            return replace(asked, taken=int(state.steps[client]) - state.tau)
-
-        return state, (*(Send(i, told_to(i)) for i in chosen), *wake)
+        sent = list[Send]()
+        for i in chosen:
+            asked = self.wants.asked(task, models[i])
+            if self.ordered:
+                asked = replace(asked, taken=int(state.steps[i]) - state.tau)
+            sent.append(Send(i, asked))
+        return state, (*sent, *wake)
 
     def _arrived(
         self, state: State, answer: Update | Contribution | Masked
@@ -427,8 +418,7 @@ class Synchronous(Rules[State]):
         if not self.expects(state, answer.client, answer.round):
             return None
         if self.adder is not None:
-            before = self.adder.nothing() if state.total is None else state.total
-            total = self.adder.added(before, answer) if isinstance(answer, Masked) else None
+            total = self.adder.added(state.total, answer) if isinstance(answer, Masked) else None
             arrived = list(state.arrived)
             bisect.insort(arrived, answer.client)
             return None if total is None else replace(state, total=total, arrived=tuple(arrived))

@@ -590,8 +590,8 @@ def proxy_clip(
     """
     import torch
 
-    from sordino.training.client import Examples
     from sordino.training.local import LocalWork
+    from sordino.training.perexample.sums import Examples
 
     kernels, public = trial.look()
     usual = method.batch * method.tau if study.hides_sizes else sorted(sizes)[len(sizes) // 2]

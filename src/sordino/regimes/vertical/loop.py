@@ -463,8 +463,7 @@ class Loop(Engine):
         self._rates = np.array(rates, np.float64) / powers.sum()
         self._powers = np.append(powers, np.zeros(block))
         self._shape = _shape(net)
-        self._state = _state(self._shape, rule.length - 1 + block)
-        self._work = _work(self._shape, rule.length - 1 + block, block)
+        self._state, self._work = _room(self._shape, rule.length - 1 + block, block)
         self._layers = [self._tensors(q) for q in range(len(self._shape.inputs))]
 
     def start(self, weights: Mapping[str, Array]) -> None:
@@ -658,11 +657,11 @@ def _shape(net: Net) -> Shape:
     )
 
 
-def _state(shape: Shape, rows: int) -> State:
-    """Return zeros for so many pending events."""
+def _room(shape: Shape, rows: int, block: int) -> tuple[State, Work]:
+    """Return zeros for so many pending events, and working memory."""
     people, layers = len(shape.slot) + 1, len(shape.inputs)
     inputs, outputs = int(shape.inputs.max()) + 1, int(shape.outputs.max())
-    return State(
+    state = State(
         weights=_floats(layers, inputs, outputs),
         inputs=_floats(layers, rows, inputs),
         slopes=_floats(layers, rows, outputs),
@@ -671,13 +670,7 @@ def _state(shape: Shape, rows: int) -> State:
         count=np.zeros(people, np.int64),
         sums=np.zeros((2, rows)),
     )
-
-
-def _work(shape: Shape, rows: int, block: int) -> Work:
-    """Return working memory for so many pending events."""
-    people, layers = len(shape.slot) + 1, len(shape.inputs)
-    inputs, outputs = int(shape.inputs.max()) + 1, int(shape.outputs.max())
-    return Work(
+    work = Work(
         x=_floats(people, block, inputs), first=_floats(people, block, outputs),
         known=_floats(people, block, rows), seen=np.zeros(people, np.int64),
         inner=_floats(layers, rows), live=np.zeros((layers, inputs), np.int64),
@@ -686,6 +679,7 @@ def _work(shape: Shape, rows: int, block: int) -> Work:
         down=_floats(inputs), factor=_floats(rows), r=_floats(rows), rows=np.arange(rows),
         product=np.zeros(rows), scaled=_floats(layers, rows, inputs), stamp=np.zeros(2, np.int64),
     )  # fmt: skip
+    return state, work
 
 
 def _floats(*shape: int) -> Array:

@@ -38,7 +38,6 @@ from sordino.regimes.vertical.halves import (
     below,
 )
 from sordino.regimes.vertical.method import Mask
-from sordino.regimes.vertical.plan import RequiredCharges
 from sordino.regimes.vertical.protocol import EventRules, EventState
 from sordino.training.plausible import length
 
@@ -160,20 +159,12 @@ class ServerModel(Engine):
 
 
 class Messages(Engine):
-    """A server and its parties in one process, which hand every message over.
-
-    ``required`` are the charges of an appearance of an entity.
-    """
+    """A server and its parties in one process, which hand every message over."""
 
     def __init__(
-        self,
-        server: ServerModel,
-        parties: Sequence[Party],
-        columns: Sequence[slice],
-        required: RequiredCharges,
+        self, server: ServerModel, parties: Sequence[Party], columns: Sequence[slice]
     ) -> None:
-        self.server, self.parties = server, tuple(parties)
-        self.columns, self.required = tuple(columns), required
+        self.server, self.parties, self.columns = server, tuple(parties), tuple(columns)
 
     def run(self, x: Rows, y: Classes, active: Mask, silent: Mask, paid: Allowance) -> Played:
         """Play n events, as :class:`~sordino.regimes.vertical.halves.Engine` says."""

@@ -11,10 +11,10 @@ linear     party: linear scores of the classes; server: their sum, and a bias. C
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -159,31 +159,22 @@ maps all embeddings, side by side in the order of parties, to scores.
 def chain_of(module: nn.Module) -> Chain | None:
     """Return the chain that a module is, trained in float32; None if it is something else."""
     layers = list(module) if type(module) is nn.Sequential else [module]
-    linear = [layer for layer in layers if type(layer) is nn.Linear]
-    if plain_layers(module) is None or len(set(linear)) < len(linear):
-        return None
     if layers and type(layers[0]) is nn.Flatten:
         layers = layers[1:]
-    widths: list[int] = []
-    for place, layer in enumerate(layers):
-        if place % 2:
-            if type(layer) is not nn.ReLU:
-                return None
-            continue
-        if type(layer) is not nn.Linear or layer.bias is None:
-            return None
-        if any(
-            not p.requires_grad or p.dtype.itemsize != 4 or p.device.type != "cpu"
-            for p in layer.parameters()
-        ):
-            return None
-        widths = widths or [layer.in_features]
-        if widths[-1] != layer.in_features:
-            return None
-        widths.append(layer.out_features)
-    if len(widths) < 2 or not math.prod(widths):
+    linear = [each for each in layers[::2] if type(each) is nn.Linear and each.bias is not None]
+    if not linear or len(set(linear)) < len(layers[::2]) or plain_layers(module) is None:
         return None
-    return Chain(tuple(widths), len(layers) % 2 == 0)
+    if any(type(each) is not nn.ReLU for each in layers[1::2]):
+        return None
+    if any(
+        not p.requires_grad or p.dtype.itemsize != 4 or p.device.type != "cpu"
+        for layer in linear
+        for p in layer.parameters()
+    ):
+        return None
+    widths = linear[0].in_features, *(layer.out_features for layer in linear)
+    fits = all(inputs == layer.in_features for inputs, layer in zip(widths, linear, strict=False))
+    return Chain(widths, len(layers) % 2 == 0) if fits and 0 not in widths else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -252,13 +243,12 @@ class Split:
         return module
 
     def _party(self, m: int) -> nn.Module:
-        model, features = self.study.model, self.features[m]
-        rng = Seeded(self.study.seed).at("model", "party", m)
-        if (own := model.party) is None:
-            return seeded_module("", lambda: party(model, features, self.classes), (features,), rng)
-        where = f"model.party = {own!r}"
-        make = factory(where, own, "(features, embedding)")
-        return seeded_module(where, lambda: make(features, model.embedding), (features,), rng)
+        model, features, own = self.study.model, self.features[m], self.study.model.party
+        where, rng = f"model.party = {own!r}", Seeded(self.study.seed).at("model", "party", m)
+        make = partial(party, model, features, self.classes)
+        if own is not None:
+            make = partial(factory(where, own, "(features, embedding)"), features, model.embedding)
+        return seeded_module(where, make, (features,), rng)
 
     def server(self) -> nn.Module:
         """Return the server's half, with its first weights.
@@ -278,13 +268,14 @@ class Split:
         return module
 
     def _server(self) -> nn.Module:
-        model, classes, width = self.study.model, self.classes, sum(self.embeddings)
-        rng = Seeded(self.study.seed).at("model", "server")
-        if (own := model.server) is None:
-            return seeded_module("", lambda: server(model, width, classes), (width,), rng)
-        where = f"model.server = {own!r}"
-        make = factory(where, own, "(embeddings, classes)")
-        return seeded_module(where, lambda: make(self.embeddings, classes), (width,), rng)
+        model, own, inputs = self.study.model, self.study.model.server, sum(self.embeddings)
+        where, rng = f"model.server = {own!r}", Seeded(self.study.seed).at("model", "server")
+        make = partial(server, model, inputs, self.classes)
+        if own is not None:
+            make = partial(
+                factory(where, own, "(embeddings, classes)"), self.embeddings, self.classes
+            )
+        return seeded_module(where, make, (inputs,), rng)
 
     def halves(self) -> dict[str, nn.Module]:
         """Return the halves by name, the server's first; they are not checked again, as they serve

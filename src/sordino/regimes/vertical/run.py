@@ -395,13 +395,10 @@ class Events(RegimeRules[State], World[State]):
         """Return what helps where the budget pays for no event; what was spent before is said,
         too.
         """
-        found, unit, spent = (
-            "raise the noise multipliers, or lower label_epsilon",
-            self.promised,
-            0.0,
-        )
-        if self.affordable_steps == [0] and unit is not None:
-            spent = self.ledgers.epsilon(unit, self.budget.delta, self.budget.accountant)
+        found, unit = "raise the noise multipliers, or lower label_epsilon", self.promised
+        if self.affordable_steps != [0] or unit is None:
+            return found.capitalize()
+        spent = self.ledgers.epsilon(unit, self.budget.delta, self.budget.accountant)
         if not spent:
             return found.capitalize()
         return (
@@ -774,25 +771,25 @@ def path(split: Split) -> EventPath:
 
 
 def _engine(split: Split, noise: Entropy) -> Engine:
-    study, net, required = split.study, split.net, feature_charges(split.study)
-    method, chosen = study.method, path(split)
+    study, net, chosen = split.study, split.net, path(split)
+    found: Engine
     if chosen == "loop" and net is not None:  # the compiler is large: it is loaded here alone
         from sordino.regimes.vertical.loop import Loop, Rule
 
-        rule = Rule(method.window, method.attenuation)
-        loop = Loop(net, rule, rates(study), half=study.world.precision == 16)
+        rule = Rule(study.method.window, study.method.attenuation)
+        found = loop = Loop(net, rule, rates(study), half=study.world.precision == 16)
         loop.start({who: flat.weights.numpy() for who, flat in split.flats().items()})
-        loop.required = required
-        return loop
-    server = make_server(split)
-    parties = [make_party(split, m, noise) for m in range(len(split.held))]
-    if chosen == "graph":
-        graph = Graph(server, parties, split.columns)
-        graph.required = required
-        return graph
-    from sordino.regimes.vertical.messages import Messages, ServerModel
+    else:
+        server, columns = make_server(split), split.columns
+        parties = [make_party(split, m, noise) for m in range(len(split.held))]
+        if chosen == "graph":
+            found = Graph(server, parties, columns)
+        else:
+            from sordino.regimes.vertical.messages import Messages, ServerModel
 
-    return Messages(ServerModel(split.rules, server), parties, split.columns, required)
+            found = Messages(ServerModel(split.rules, server), parties, columns)
+    found.required = feature_charges(study)
+    return found
 
 
 def facts(split: Split, priced: Plan, chosen: EventPath) -> Vertical:

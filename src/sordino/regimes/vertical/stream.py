@@ -289,8 +289,7 @@ class LabelRandomizer:
         if self.mechanism is None:
             return labels
         drawn = None if self.memoised else places
-        found: Index = self.mechanism.respond_for(labels, entities, self.key, drawn)
-        return found
+        return self.mechanism.respond_for(labels, entities, self.key, drawn)
 
     def accuracy(self, agreement: float) -> float:
         """Estimate the share of right predictions from the share that agrees with the answers."""

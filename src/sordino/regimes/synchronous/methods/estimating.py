@@ -229,21 +229,6 @@ class Estimating(SynchronousMethod):
 
     form: Literal["sound", "paper"] = "sound"
 
-    def fold(self, memory: Any, terms: Terms, answers: Sequence[Update]) -> Any:
-        """Return the memory after a round."""
-        if not answers:
-            return memory
-        tau = max(answer.steps for answer in answers)
-        return (self.told if self.form == "paper" else self.estimated)(memory, terms, answers, tau)
-
-    def estimated(self, memory: Any, terms: Terms, answers: Sequence[Update], tau: int) -> Any:
-        """The memory after a round of ``tau`` steps, from what was released."""
-        raise NotImplementedError
-
-    def told(self, memory: Any, terms: Terms, answers: Sequence[Update], tau: int) -> Any:
-        """Return the memory after a round, with raw constants; not private."""
-        raise NotImplementedError
-
 
 class AliMemory(msgspec.Struct, frozen=True):
     """Smoothed mu^2 (None until there is one) and the last tau."""
@@ -331,19 +316,14 @@ class AliDpfl(Estimating):
         lowest = pace if self.floor == "pace" else 1
         return Choice(max(min(max(tau, lowest), 2 * pace, MOST), 1), note)
 
-    def told(
-        self, memory: AliMemory, terms: Terms, answers: Sequence[Update], tau: int
-    ) -> AliMemory:
-        """Return the memory after a round, with raw constants; not private."""
+    def fold(self, memory: AliMemory, terms: Terms, answers: Sequence[Update]) -> AliMemory:
+        """Return the memory after a round: estimates from what was released, or raw constants."""
+        tau = max((answer.steps for answer in answers), default=memory.tau)
+        if self.form == "sound":
+            return AliMemory(smooth(memory.squared_mu, squared_curvature(answers, terms)), tau)
         raw = [(terms.weights[a.client], a.raw.beta) for a in answers if a.raw is not None]
         mu = sum(p * beta for p, beta in raw) / sum(p for p, _ in raw) if raw else None
         return AliMemory(memory.squared_mu if mu is None else mu**2, tau)
-
-    def estimated(
-        self, memory: AliMemory, terms: Terms, answers: Sequence[Update], tau: int
-    ) -> AliMemory:
-        """Return the memory after a round, with estimates from what was released."""
-        return AliMemory(smooth(memory.squared_mu, squared_curvature(answers, terms)), tau)
 
     def observed(self, memory: AliMemory) -> dict[str, Any]:
         """mu."""
@@ -461,10 +441,18 @@ class AlsDpfl(Estimating):
 
         return min(margins, key=value)
 
-    def told(
-        self, memory: AlsMemory, terms: Terms, answers: Sequence[Update], tau: int
-    ) -> AlsMemory:
-        """Return the memory after a round, with raw constants weighted by p_i; not private."""
+    def fold(self, memory: AlsMemory, terms: Terms, answers: Sequence[Update]) -> AlsMemory:
+        """Return the memory after a round: estimates from what was released, or raw constants
+        weighted by p_i.
+        """
+        tau = max((answer.steps for answer in answers), default=memory.tau)
+        if self.form == "sound":
+            return AlsMemory(
+                squared_beta=smooth(memory.squared_beta, squared_curvature(answers, terms)),
+                rho=smooth(memory.rho, slope(answers, terms)),
+                squared_xi=smooth(memory.squared_xi, squared_divergence(answers, terms)),
+                tau=tau,
+            )
         seen = [(terms.weights[a.client], a.raw) for a in answers if a.raw is not None]
         total = sum(p for p, _ in seen)
         if not seen or total <= 0.0:
@@ -476,17 +464,6 @@ class AlsDpfl(Estimating):
         xi = sum(p * float(np.linalg.norm(raw.gradient - mean)) for p, raw in seen) / total
         beta = sum(p * raw.beta for p, raw in seen) / total
         return AlsMemory(beta**2, sum(p * raw.rho for p, raw in seen) / total, xi**2, tau)
-
-    def estimated(
-        self, memory: AlsMemory, terms: Terms, answers: Sequence[Update], tau: int
-    ) -> AlsMemory:
-        """Return the memory after a round, with estimates from what was released."""
-        return AlsMemory(
-            squared_beta=smooth(memory.squared_beta, squared_curvature(answers, terms)),
-            rho=smooth(memory.rho, slope(answers, terms)),
-            squared_xi=smooth(memory.squared_xi, squared_divergence(answers, terms)),
-            tau=tau,
-        )
 
     def observed(self, memory: AlsMemory) -> dict[str, Any]:
         """beta, rho and xi."""
