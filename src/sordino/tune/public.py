@@ -85,14 +85,11 @@ def moved(study: HorizontalStudy, on: str, declared: bool) -> HorizontalStudy:
             "public with --declared-public"
         )
     inside = file is not None and file.suffix.lower() == ".npz" and has_test(str(file))
-    data: dict[str, Any] = {
-        "name": on if file is None else None,
-        "file": None if file is None else str(file.absolute()),
-        "test": None if file is None else "file" if inside else "public share",
-        **PLAIN,
-        **({} if file is not None else dict.fromkeys(RULES)),
-    }
-    return again(study, f"--on {on}", data=_dealt(study, data), privacy=ALONE)
+    data: dict[str, Any] = {"name": on, "file": None, "test": None, **dict.fromkeys(RULES)}
+    if file is not None:
+        test = "file" if inside else "public share"
+        data = {"name": None, "file": str(file.absolute()), "test": test}
+    return again(study, f"--on {on}", data=_dealt(study, data | PLAIN), privacy=ALONE)
 
 
 def keep_aside(study: HorizontalStudy, place: Path) -> None:
