@@ -20,7 +20,7 @@ from sordino.base.entropy import Seeded
 from sordino.mechanisms.gaussian import CountedGaussian
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
-from sordino.training.perexample import ClippedSum
+from sordino.training.perexample.sums import ClippedSum
 
 BATCH, REACH, SIGMA = 64, 1.3, 1.1
 

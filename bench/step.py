@@ -18,7 +18,7 @@ from sordino.training import models
 from sordino.training.client import hidden
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
-from sordino.training.perexample import ClippedSum
+from sordino.training.perexample.sums import ClippedSum
 
 BATCH, CLIP, SIGMA, ETA = 90, 1.0, 1.1, 0.1
 TASK = Train(round=1, steps=1, weights=np.zeros(1, np.float32))

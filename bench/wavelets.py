@@ -17,7 +17,8 @@ from sordino.mechanisms.haar.basis import Basis
 from sordino.mechanisms.haar.gaussian import HaarGaussian, paper
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
-from sordino.training.perexample import ClippedSum, Measured
+from sordino.training.perexample.clipping import Measured
+from sordino.training.perexample.sums import ClippedSum
 
 
 def measure() -> list[dict[str, Any]]:

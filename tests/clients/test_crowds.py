@@ -26,7 +26,7 @@ from sordino.core.run import session
 from sordino.data import mapped
 from sordino.data.table import ReadOptions
 from sordino.regimes.synchronous.protocol import sample
-from sordino.training.client import Examples
+from sordino.training.perexample.sums import Examples
 
 STUDY = """
 name = "many"

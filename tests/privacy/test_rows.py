@@ -38,12 +38,12 @@ from sordino.privacy.pure import Kind
 from sordino.privacy.records.group import bare, grouped, of_rows, replaced, whole
 from sordino.privacy.renyi import rows_divergence
 from sordino.training import models
-from sordino.training.client import Examples, ModelKernels
+from sordino.training.client import ModelKernels
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Sgd
-from sordino.training.perexample import ClippedSum, MeanGradient
+from sordino.training.perexample.sums import ClippedSum, Examples, MeanGradient
 
 Step = tuple[float, float, int]  # q, sigma, k
 STEPS: list[Step] = [(0.1, 1.6, 2), (0.1, 6.27, 10), (0.5, 1.0, 4), (0.01, 0.8, 3), (0.9, 5.0, 3)]

@@ -22,11 +22,11 @@ from sordino.mechanisms.gaussian import Gaussian
 from sordino.mechanisms.haar.gaussian import HaarGaussian
 from sordino.mechanisms.kinds import HaarNoise, NoiseRequest
 from sordino.training import models
-from sordino.training.client import Examples
 from sordino.training.dpsgd import bound_of
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss, cross_entropy, loss_for
-from sordino.training.perexample import ClippedSum, FlatBound, Layers
+from sordino.training.perexample.clipping import FlatBound, Layers
+from sordino.training.perexample.sums import ClippedSum, Examples
 
 ALLOWED = 1.0 + 2.0**-20
 IMAGE = (1, 28, 28)

@@ -17,9 +17,16 @@ from sordino.mechanisms.haar.gaussian import HaarGaussian, LevelGaussian, paper
 from sordino.training import models
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
-from sordino.training.perexample import Bound, ClippedSum, FlatBound, Layers, Measured, Shortened
-from sordino.training.perexample.clipping import MARGIN
+from sordino.training.perexample.clipping import (
+    MARGIN,
+    Bound,
+    FlatBound,
+    Layers,
+    Measured,
+    Shortened,
+)
 from sordino.training.perexample.general import layers_of
+from sordino.training.perexample.sums import ClippedSum
 
 N = 9
 

@@ -18,14 +18,14 @@ from sordino.mechanisms.contract import looks_standard_normal
 from sordino.mechanisms.gaussian import CountedGaussian, Gaussian
 from sordino.privacy import NonPrivate, PoissonSampled
 from sordino.training import dpsgd, models
-from sordino.training.client import Examples, ModelKernels, hidden, poisson
+from sordino.training.client import ModelKernels, hidden, poisson
 from sordino.training.dpsgd import PlainClient, PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Sgd, Steps
 from sordino.training.passes import Passes
-from sordino.training.perexample import ClippedSum, MeanGradient
 from sordino.training.perexample.separable import known
+from sordino.training.perexample.sums import ClippedSum, Examples, MeanGradient
 
 Q, ETA, N = 0.2, 0.5, 60
 

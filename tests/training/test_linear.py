@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sordino.base.errors import StudyError
-from sordino.training.client import Examples
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss, cross_entropy, multiclass_hinge, squares
-from sordino.training.perexample import ClippedSum, FlatBound, Layers, MeanGradient, Measured, loops
-from sordino.training.perexample.clipping import MARGIN
-from sordino.training.perexample.sums import Single
+from sordino.training.perexample import loops
+from sordino.training.perexample.clipping import MARGIN, FlatBound, Layers, Measured
+from sordino.training.perexample.sums import ClippedSum, Examples, MeanGradient, Single
 
 N = 230
 Double = NDArray[np.float64]

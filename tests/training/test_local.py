@@ -20,12 +20,13 @@ from sordino.mechanisms.gaussian import CountedGaussian
 from sordino.privacy import Permit
 from sordino.privacy.event import Gaussian, PoissonSampled
 from sordino.training import models
-from sordino.training.client import Examples, ModelKernels
+from sordino.training.client import ModelKernels
 from sordino.training.flat import Flat
 from sordino.training.local import LocalClient, NoisyModelClient
 from sordino.training.loss import Loss, cross_entropy, multiclass_hinge
 from sordino.training.optimizer import Adam, Optimizer, Sgd, Steps
-from sordino.training.perexample import ClippedSum, MeanGradient, sums
+from sordino.training.perexample import sums
+from sordino.training.perexample.sums import ClippedSum, Examples, MeanGradient
 
 N, Q, ETA = 25, 0.2, 0.4
 

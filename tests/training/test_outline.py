@@ -10,7 +10,7 @@ from sordino.training import models
 from sordino.training.flat import Flat
 from sordino.training.loss import loss_for
 from sordino.training.outline import NAMES, outline
-from sordino.training.perexample import path_of
+from sordino.training.perexample.sums import path_of
 
 SHAPES = ((7,), (1, 8, 8), (1, 15, 17), (1, 28, 28), (3, 32, 32), (2, 33, 41), (1, 64, 50))
 

@@ -21,13 +21,13 @@ from sordino.mechanisms.haar.gaussian import HaarGaussian
 from sordino.mechanisms.knorm import KNorm
 from sordino.regimes.synchronous.method import RoundNoise
 from sordino.training import models
-from sordino.training.client import Examples, ModelKernels, received
+from sordino.training.client import ModelKernels, received
 from sordino.training.flat import Flat
 from sordino.training.local import LocalClient
 from sordino.training.loss import Loss, cross_entropy, multiclass_hinge
 from sordino.training.optimizer import Sgd
-from sordino.training.perexample import ClippedSum, FlatBound, Layers, MeanGradient
-from sordino.training.perexample.clipping import summable
+from sordino.training.perexample.clipping import FlatBound, Layers, summable
+from sordino.training.perexample.sums import ClippedSum, Examples, MeanGradient
 
 TOKENS, CLASSES = 9, 3
 

@@ -19,10 +19,9 @@ from torch.nn import functional as F
 from sordino.training import models
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy, loss_for
-from sordino.training.perexample import ClippedSum, MeanGradient
 from sordino.training.perexample.clipping import MARGIN
 from sordino.training.perexample.plan import compiled
-from sordino.training.perexample.sums import Paths
+from sordino.training.perexample.sums import ClippedSum, MeanGradient, Paths
 
 N, CLASSES = 7, 4
 

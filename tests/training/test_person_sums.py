@@ -20,8 +20,8 @@ from sordino.mechanisms.contract import looks_standard_normal
 from sordino.mechanisms.gaussian import Gaussian
 from sordino.privacy import PoissonSampled
 from sordino.training import dpsgd
-from sordino.training.client import Examples
-from sordino.training.perexample import Bound, ClippedSum, FlatBound
+from sordino.training.perexample.clipping import Bound, FlatBound
+from sordino.training.perexample.sums import ClippedSum, Examples
 
 
 def persons(counts: list[int]) -> Tensor:

@@ -25,12 +25,19 @@ from sordino.mechanisms.haar.basis import Basis
 from sordino.mechanisms.haar.gaussian import HaarGaussian
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss, cross_entropy
-from sordino.training.perexample import Bound, ClippedSum, FlatBound, Layers, Measured
-from sordino.training.perexample.clipping import MARGIN, TOGETHER, squares
+from sordino.training.perexample.clipping import (
+    MARGIN,
+    TOGETHER,
+    Bound,
+    FlatBound,
+    Layers,
+    Measured,
+    squares,
+)
 from sordino.training.perexample.layers import squared_norms
 from sordino.training.perexample.plan import compiled
 from sordino.training.perexample.separable import known
-from sordino.training.perexample.sums import path_of
+from sordino.training.perexample.sums import ClippedSum, path_of
 
 NOBODY = CLASSES
 ALLOWED = 1.0 + 2.0**-20

@@ -7,7 +7,7 @@ import torch
 
 from sordino.training.flat import Flat
 from sordino.training.loss import loss_for, squares
-from sordino.training.perexample import ClippedSum, MeanGradient
+from sordino.training.perexample.sums import ClippedSum, MeanGradient
 
 RNG = np.random.default_rng(0)
 

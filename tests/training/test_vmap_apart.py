@@ -23,7 +23,7 @@ from sordino.training import models
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 from sordino.training.outline import MAPPED
-from sordino.training.perexample import ClippedSum
+from sordino.training.perexample.sums import ClippedSum
 
 CLIP = 0.1
 
@@ -278,7 +278,7 @@ import sordino, torch
 from torch import nn
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
-from sordino.training.perexample import ClippedSum
+from sordino.training.perexample.sums import ClippedSum
 
 class Own(nn.Module):
     def __init__(self):

@@ -25,12 +25,12 @@ from sordino.core import study as studies
 from sordino.mechanisms.gaussian import Gaussian
 from sordino.mechanisms.knorm import exponential_norm
 from sordino.training import dpsgd, models
-from sordino.training.client import Examples, ModelKernels
+from sordino.training.client import ModelKernels
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.loss import loss_for
 from sordino.training.optimizer import Sgd
-from sordino.training.perexample import ClippedSum, MeanGradient
+from sordino.training.perexample.sums import ClippedSum, Examples, MeanGradient
 from sordino_papers.inversion import scenes as inversion
 from sordino_papers.inversion.attempt import Attack, Level, Target, correlation, psnr
 from sordino_papers.inversion.gradient import (

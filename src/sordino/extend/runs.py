@@ -78,4 +78,4 @@ from sordino.training.evaluate import Evaluator as Evaluator
 from sordino.training.flat import Flat as Flat
 from sordino.training.flat import Slot as Slot
 from sordino.training.loss import Loss as Loss
-from sordino.training.perexample import ClippedSum as ClippedSum
+from sordino.training.perexample.sums import ClippedSum as ClippedSum

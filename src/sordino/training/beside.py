@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
-from sordino.base.errors import LocalProtocolError
 from sordino.base.message import Raw, Train, Update, Vector
 from sordino.mechanisms.gaussian import SHRINK
 from sordino.privacy import Composed, Event, Gaussian, NonPrivate
@@ -22,8 +21,9 @@ from sordino.privacy import Composed, Event, Gaussian, NonPrivate
 if TYPE_CHECKING:  # a plan does not wait for torch
     from torch import Tensor
 
-    from sordino.training.client import Examples, ModelKernels
+    from sordino.training.client import ModelKernels
     from sordino.training.perexample.clipping import Clipped
+    from sordino.training.perexample.sums import Examples
 
 RAW_LOSS = "the mean loss of raw data, without noise"
 RAW_CONSTANTS = (
@@ -166,8 +166,7 @@ def measure_raw(kernels: ModelKernels, examples: Examples, task: Train) -> Raw:
     """
     import torch
 
-    if task.probe is None:
-        raise LocalProtocolError("there is no model to compare with")
+    assert task.probe is not None
     flat = kernels.flat
     gradients, losses = [], []
     for vector in (task.probe, task.weights):

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from sordino.base.entropy import Entropy
-from sordino.base.errors import LocalProtocolError, StudyError
+from sordino.base.errors import LocalProtocolError
 from sordino.base.message import Statistics, Train, Update
 from sordino.mechanisms.gaussian import Bounded, Measuring, Shortening
 from sordino.privacy import Chosen, Event, NonPrivate, Permits, PoissonSampled, Price, covers_round
@@ -40,7 +40,7 @@ from sordino.training.beside import Beside, Wants
 from sordino.training.client import SamplingClient, agreed, hidden, received
 from sordino.training.optimizer import Optimizer, Steps
 from sordino.training.passes import place_of, tokens
-from sordino.training.perexample import Bound, FlatBound, Layers, Measured, Shortened
+from sordino.training.perexample.clipping import Bound, FlatBound, Layers, Measured, Shortened
 from sordino.training.plausible import Length, length, sums
 
 NO_NOISE = "plain gradients without noise"
@@ -208,11 +208,7 @@ def bound_of(mechanism: Bounded) -> Bound:
         case "own" if isinstance(mechanism, Shortening):
             return Shortened.by(mechanism, mechanism.clip)
         case "own":
-            if not isinstance(mechanism, Measuring):
-                raise StudyError(
-                    f"{type(mechanism).__name__}: a mechanism with a norm of its own needs "
-                    "norms and margin"
-                )
+            assert isinstance(mechanism, Measuring)  # Noise.made refuses another
             return Measured.by(mechanism, mechanism.clip)
 
 

@@ -14,11 +14,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from sordino.training.client import model_input
 from sordino.training.flat import Flat
 from sordino.training.graph import one_by_one, scores_of
 from sordino.training.loss import Loss
-from sordino.training.perexample.sums import Paths
+from sordino.training.perexample.sums import Paths, model_input
 
 Counted = tuple[int, float, int]
 """Of a batch: right answers, the sum of the loss, rows."""

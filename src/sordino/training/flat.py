@@ -34,6 +34,7 @@ Shapes: ``weights`` (d,). ``layout`` names every parameter, its shape and its of
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -81,11 +82,9 @@ class Slot:
         return self.of(vector).permute(0, 3, 1, 2) if len(self.shape) == 4 else self.of(vector)
 
 
-def _slots(module: nn.Module) -> tuple[Slot, ...]:
+def _slots(trainable: Iterable[tuple[str, Tensor]]) -> tuple[Slot, ...]:
     slots, offset = [], 0
-    for name, parameter in module.named_parameters():
-        if not parameter.requires_grad:
-            continue
+    for name, parameter in trainable:
         shape = tuple(parameter.shape)
         stored = (shape[0], shape[2], shape[3], shape[1]) if len(shape) == 4 else shape
         slots.append(Slot(name, shape, stored, offset, parameter.numel()))
@@ -127,7 +126,7 @@ class Flat:
                 "shorter type inside"
             )
         self.module = module
-        self.layout = _slots(module)
+        self.layout = _slots(trainable)
         self.weights = torch.empty(
             sum(slot.size for slot in self.layout), dtype=dtype, device=device
         )
@@ -163,6 +162,6 @@ class Flat:
         """Parameters and buffers by name: views of the vector where they are trained."""
         return self._tensors
 
-    def slot(self, parameter: Tensor) -> Slot | None:
-        """Return the place of a parameter; None if it is frozen or not of this module."""
+    def slot(self, parameter: Tensor | None) -> Slot | None:
+        """Return the place of a parameter; None if it is frozen or not of this module, or none."""
         return self._by_parameter.get(id(parameter))

@@ -39,7 +39,8 @@ and released (:class:`~sordino.training.flat.Flat`) is out of the module's reach
 
 >>> module = nn.Linear(2, 1)
 >>> weights = {"weight": torch.ones(1, 2), "bias": torch.zeros(1)}
->>> Graphs(module, lambda: weights).scores(torch.ones(3, 2)).flatten().tolist()
+>>> x = torch.ones(3, 2)
+>>> Graphs(module, lambda: weights).of("scores", scores_of, x)(x).flatten().tolist()
 [2.0, 2.0, 2.0]
 """
 
@@ -168,11 +169,6 @@ class Graphs:
         if key not in self._found:
             self._found[key] = self._recorded(function, [each.contiguous() for each in like])
         return self._found[key]
-
-    def scores(self, x: Tensor) -> Tensor:
-        """The module's scores (n, classes) of a batch ``x`` (n, ...)."""
-        found: Tensor = self.of("scores", scores_of, x)(x)
-        return found
 
     def digest(self, x: Tensor) -> str:
         """A digest (hex) of what the module computes for inputs like ``x``, and of its slopes: the

@@ -36,9 +36,10 @@ from sordino.base.settings import own_code
 from sordino.mechanisms.gaussian import Bounded, Overclaimed, Tailed, length, shortened, within
 from sordino.privacy import Permits, PoissonSampled, Price, covers_round
 from sordino.training import plausible
-from sordino.training.client import Examples, ModelKernels, agreed, hidden, received
+from sordino.training.client import ModelKernels, agreed, hidden, received
 from sordino.training.optimizer import Optimizer, Sgd
 from sordino.training.passes import Blocks
+from sordino.training.perexample.sums import Examples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -239,10 +240,7 @@ class NoisyModelClient(LocalWork):
 
     def _reach(self, task: Train) -> float:
         """eta C tau, how far tau plain steps can get."""
-        if self.gradient_clip is None:
-            raise LocalProtocolError(
-                "without clipped gradients a trained model has no sensitivity at all"
-            )
+        assert self.gradient_clip is not None
         return self.learning_rate * self.gradient_clip * task.steps
 
     def _mechanism(self, task: Train) -> Overclaimed:

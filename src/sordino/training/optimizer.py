@@ -194,13 +194,8 @@ class _Adam:
         self._mean.lerp_(gradient, 1.0 - terms.beta1)
         self._squares.mul_(terms.beta2).addcmul_(gradient, gradient, value=1.0 - terms.beta2)
         squares = self._squares / (1.0 - terms.beta2**self._step)
-        scale = (
-            _cleaned(squares, variance, terms.floor)
-            if terms.debias
-            else squares.sqrt_().add_(terms.floor)
-        )
+        if terms.debias:
+            scale = squares.sub_(variance).clamp_min_(terms.floor**2).sqrt_()
+        else:
+            scale = squares.sqrt_().add_(terms.floor)
         weights.addcdiv_(self._mean, scale, value=-self._rate / (1.0 - terms.beta1**self._step))
-
-
-def _cleaned(squares: Tensor, variance: float, floor: float) -> Tensor:
-    return squares.sub_(variance).clamp_min_(floor**2).sqrt_()

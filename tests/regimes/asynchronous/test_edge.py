@@ -22,10 +22,10 @@ from sordino.mechanisms.gaussian import Gaussian
 from sordino.privacy import Event, NonPrivate, Permit, PoissonSampled
 from sordino.privacy import Gaussian as GaussianEvent
 from sordino.regimes.asynchronous.edge import LiteralEdge, PlainEdge, PrivateEdge
-from sordino.training.client import Examples, ModelKernels
+from sordino.training.client import ModelKernels
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
-from sordino.training.perexample import ClippedSum, MeanGradient
+from sordino.training.perexample.sums import ClippedSum, Examples, MeanGradient
 
 N, FEATURES, CLASSES = 40, 6, 3
 D = FEATURES * CLASSES + CLASSES

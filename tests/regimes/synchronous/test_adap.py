@@ -21,12 +21,12 @@ from sordino.regimes.synchronous.method import Remaining, Terms
 from sordino.regimes.synchronous.methods.fixed import AdapDpfl, AdapMemory
 from sordino.training import models
 from sordino.training.beside import loss_sum, noisy_loss
-from sordino.training.client import Examples, ModelKernels
+from sordino.training.client import ModelKernels
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Sgd
-from sordino.training.perexample import ClippedSum, MeanGradient
+from sordino.training.perexample.sums import ClippedSum, Examples, MeanGradient
 
 Q, N = 0.2, 50
 

@@ -20,13 +20,13 @@ from sordino.base.message import TrainInOrder
 from sordino.core import study as studies
 from sordino.mechanisms.correlated import SLACK, CorrelatedGaussian, Correlation, Memory, _grid
 from sordino.training import models
-from sordino.training.client import Examples, ModelKernels
+from sordino.training.client import ModelKernels
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Sgd
 from sordino.training.passes import Passes
-from sordino.training.perexample import ClippedSum, MeanGradient
+from sordino.training.perexample.sums import ClippedSum, Examples, MeanGradient
 
 SIGMA, N, BATCHES, STEPS = 3.0, 11, 4, 12
 Kind = Literal["banded", "blt"]

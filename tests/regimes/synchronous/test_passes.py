@@ -32,13 +32,13 @@ from sordino.core.statements import Table
 from sordino.mechanisms.gaussian import Gaussian
 from sordino.privacy import Ledger
 from sordino.training import models
-from sordino.training.client import Examples, ModelKernels
+from sordino.training.client import ModelKernels
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Sgd
 from sordino.training.passes import Passes
-from sordino.training.perexample import ClippedSum, MeanGradient
+from sordino.training.perexample.sums import ClippedSum, Examples, MeanGradient
 
 SIGMA, DELTA = 3.0, 1e-5
 STUDY = """

@@ -241,7 +241,7 @@ def test_the_median_is_taken_in_the_norm_that_gradients_are_clipped_in(tmp_path:
     from sordino.training.client import ModelKernels
     from sordino.training.flat import Flat
     from sordino.training.loss import cross_entropy
-    from sordino.training.perexample import ClippedSum, MeanGradient
+    from sordino.training.perexample.sums import ClippedSum, MeanGradient
 
     flat = Flat(models.build("logistic", (1, 8, 8), 10, Seeded(0).at("model")))
     kernels = ModelKernels(flat, ClippedSum(flat, cross_entropy), MeanGradient(flat, cross_entropy))

@@ -51,6 +51,7 @@ Shapes: x (n, ...), y (n,), out (d,) in float64, in the order of
 :class:`~sordino.training.flat.Flat`.
 
 >>> import torch
+>>> from sordino.training.perexample.sums import ClippedSum
 >>> from sordino.training.flat import Flat
 >>> from sordino.training.loss import cross_entropy
 >>> flat = Flat(torch.nn.Sequential(torch.nn.Linear(3, 2))).load(torch.zeros(8))
@@ -66,35 +67,3 @@ References:
     Bu, Wang, Zha, Karypis 2023, Differentially Private Optimization on Large Model at Small Cost
     (book-keeping).
 """
-
-from sordino.training.outline import Path
-from sordino.training.perexample.clipping import (
-    Bound,
-    Clipped,
-    FlatBound,
-    Layers,
-    Measured,
-    Shortened,
-)
-from sordino.training.perexample.sums import (
-    ClippedSum,
-    Examples,
-    MeanGradient,
-    model_input,
-    path_of,
-)
-
-__all__ = [
-    "Bound",
-    "Clipped",
-    "ClippedSum",
-    "Examples",
-    "FlatBound",
-    "Layers",
-    "MeanGradient",
-    "Measured",
-    "Path",
-    "Shortened",
-    "model_input",
-    "path_of",
-]

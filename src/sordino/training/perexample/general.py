@@ -25,6 +25,8 @@ Shapes: x (k, ...), y (k,), a piece (:mod:`.clipping`); gradients of a parameter
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -50,6 +52,11 @@ def layers_of(flat: Flat) -> list[list[Slot]]:
     return list(found.values())
 
 
+def written(flat: Flat, rows: Callable[[Slot], Tensor]) -> list[Collected]:
+    """Each layer's gradients, by a function that gives those (k, size) of a parameter."""
+    return [Written.collected(*((slot, rows(slot)) for slot in slots)) for slots in layers_of(flat)]
+
+
 class OneByOne:
     """Materialised per-example gradients of a whole module, and its scores.
 
@@ -70,15 +77,10 @@ class OneByOne:
         """
         graph = self._graph(x, y)
         valid, y = self._loss.known(y, self._classes)
-        if self._maps(graph):
-            losses, rows = self._side_by_side(graph, x, y, places)
-        else:
-            losses, rows = self._in_turn(graph, x, y, places)
-        made = {slot.name: each for slot, each in zip(self._flat.layout, rows, strict=True)}
-        layers = [
-            Written.collected(*((slot, made[slot.name]) for slot in slots))
-            for slots in layers_of(self._flat)
-        ]
+        way = self._side_by_side if self._maps(graph) else self._in_turn
+        losses, rows = way(graph, x, y, places)
+        made = dict(zip(self._flat.layout, rows, strict=True))
+        layers = written(self._flat, made.__getitem__)
         if not bool(valid.all()):
             for layer, square in layers:
                 layer.leave(valid)
@@ -118,9 +120,7 @@ class OneByOne:
     def _side_by_side(self, graph: Graph, x: Tensor, y: Tensor, places: Tensor) -> LossesAndRows:
         with passed_over():
             return self._mapped(graph, x, y)
-        losses, rows = self._room(len(x))
-        for each in (losses, *rows):
-            each.fill_(torch.nan)
+        losses, rows = self._room(len(x), torch.nan)
         for i in places.tolist():
             with passed_over():
                 found, made = self._mapped(graph, _copies(x, i), _copies(y, i))
@@ -139,10 +139,7 @@ class OneByOne:
 
     def _in_turn(self, graph: Graph, x: Tensor, y: Tensor, places: Tensor) -> LossesAndRows:
         """One example after another: slow, right by construction."""
-        losses, rows = self._room(len(x))
-        if len(places) < len(x):
-            for each in (losses, *rows):
-                each.zero_()
+        losses, rows = self._room(len(x), 0.0)
         for i in places.tolist():
             try:
                 losses[i], grads = graph(x[i].clone(), y[i].clone())
@@ -155,10 +152,10 @@ class OneByOne:
                     each.fill_(torch.nan)
         return losses, rows
 
-    def _room(self, rows: int) -> LossesAndRows:
-        weights = self._flat.weights
-        made = [weights.new_empty(rows, slot.size) for slot in self._flat.layout]
-        return weights.new_empty(rows), made
+    def _room(self, rows: int, number: float) -> LossesAndRows:
+        """Losses and gradients of so many rows, all of them this number."""
+        new = self._flat.weights.new_full
+        return new((rows,), number), [new((rows, slot.size), number) for slot in self._flat.layout]
 
 
 def _stored(slot: Slot, gradient: Tensor) -> Tensor:

@@ -240,8 +240,7 @@ def _squared(a: Tensor, g: Tensor, bias: bool) -> Tensor:
 def place(flat: Flat, parameter: Tensor) -> Slot:
     """Return where a parameter lies; a plan has none that is frozen."""
     slot = flat.slot(parameter)
-    if slot is None:
-        raise ValueError("a frozen parameter has no place in the vector")
+    assert slot is not None
     return slot
 
 
@@ -293,8 +292,7 @@ class Opaque:
         return channels_last(y.detach())
 
     def backward(self, g: Tensor) -> Tensor:
-        if self._seen is None:
-            raise RuntimeError("backward comes after forward")
+        assert self._seen is not None
         (x, y), self._seen = self._seen, None
         (result,) = torch.autograd.grad(y, x, channels_first(g))
         return channels_last(result)
@@ -316,17 +314,13 @@ class Linear:
     def __init__(self, layer: nn.Linear, flat: Flat) -> None:
         self._layer = layer
         self._weight = place(flat, layer.weight)
-        self._bias = place(flat, layer.bias) if layer.bias is not None else None
+        self._bias = flat.slot(layer.bias)
         self._x = flat.weights
 
     def forward(self, x: Tensor) -> Tensor:
         self._x = x
         rows, layer = x.reshape(-1, x.shape[-1]), self._layer
-        if layer.bias is None:
-            y = rows @ layer.weight.t()
-        else:
-            y = torch.addmm(layer.bias, rows, layer.weight.t())
-        return y.view(*x.shape[:-1], -1)
+        return F.linear(rows, layer.weight, layer.bias).view(*x.shape[:-1], -1)
 
     def backward(self, g: Tensor) -> Tensor:
         return (g.reshape(-1, g.shape[-1]) @ self._layer.weight).view(self._x.shape)
@@ -367,7 +361,7 @@ class Convolution:
     def __init__(self, layer: nn.Conv2d, flat: Flat) -> None:
         self._layer, self._padding = layer, padding(layer) or (0, 0)
         self._weight = place(flat, layer.weight)
-        self._bias = place(flat, layer.bias) if layer.bias is not None else None
+        self._bias = flat.slot(layer.bias)
         self._patch = layer.weight[0].numel()
         self._x, self._positions = flat.weights, (0, 0)
 
@@ -387,8 +381,7 @@ class Convolution:
 
     def backward(self, g: Tensor) -> Tensor:
         result, _, _ = self._gradients(g, (True, False, False))
-        if result is None:
-            raise RuntimeError("asked for an input gradient, got none")
+        assert result is not None
         return channels_last(result)
 
     def collect(self, g: Tensor) -> Collected:
@@ -461,8 +454,8 @@ class Normalisation(Opaque):
     def __init__(self, layer: nn.GroupNorm | nn.LayerNorm, flat: Flat) -> None:
         super().__init__(layer)
         self._kind = layer
-        self._weight = place(flat, layer.weight) if layer.weight is not None else None
-        self._bias = place(flat, layer.bias) if layer.bias is not None else None
+        self._weight = flat.slot(layer.weight)
+        self._bias = flat.slot(layer.bias)
         self._x = flat.weights
 
     def forward(self, x: Tensor) -> Tensor:

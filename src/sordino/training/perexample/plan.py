@@ -42,6 +42,7 @@ from sordino.training.perexample.layers import (
 from sordino.training.perexample.separable import alone, known
 
 PIECE_BYTES = 40e6
+_OWNERS = (Linear, Convolution, Normalisation, Embedding)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,31 +107,21 @@ def plain_layers(module: nn.Module) -> list[nn.Module] | None:
     return found if walk(module) else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """The place of a layer in a sequence.
+def _stage(layer: nn.Module, flat: Flat, like: Tensor, free: bool) -> Stage | None:
+    """The stage for a layer; None if there is none.
 
-    Attributes:
-        shape: of its input, without n; channels last if an image.
+    Args:
+        like: an input of one example, channels last if an image; tokens are integers.
         free: its input may be overwritten.
-        tokens: its input are integers.
     """
-
-    shape: tuple[int, ...]
-    free: bool
-    tokens: bool
-
-
-def _stage(layer: nn.Module, flat: Flat, place: _Place) -> Stage | None:
-    """The stage for a layer; None if there is none."""
-    axes = len(place.shape)
-    if place.tokens or isinstance(layer, nn.Embedding):
-        if not (place.tokens and axes == 1 and isinstance(layer, nn.Embedding)):
+    axes, tokens = like.ndim - 1, not like.is_floating_point()
+    if tokens or isinstance(layer, nn.Embedding):
+        if not (tokens and axes == 1 and isinstance(layer, nn.Embedding)):
             return None
         return Embedding(layer, flat) if Embedding.supports(layer) else None
     match layer:
         case nn.ReLU():
-            return Relu(flat.weights, place.free)
+            return Relu(flat.weights, free)
         case nn.Flatten(start_dim=1, end_dim=end) if end in (-1, axes):
             return Flatten()
         case nn.Linear():
@@ -151,9 +142,7 @@ def compiled(flat: Flat, shape: tuple[int, ...], tokens: bool = False) -> Plan |
     if layers is None:
         return None
     parameters = [each for layer in layers for each in layer.parameters()]
-    if len({id(p) for p in parameters}) < len(parameters) or any(
-        flat.slot(p) is None for p in parameters
-    ):
+    if len(set(parameters)) < len(parameters) or None in map(flat.slot, parameters):
         return None
     probe = flat.weights.new_zeros((1, *shape), dtype=torch.int64 if tokens else None)
     if probe.ndim == 4:
@@ -163,22 +152,12 @@ def compiled(flat: Flat, shape: tuple[int, ...], tokens: bool = False) -> Plan |
     numbers = 0
     with torch.no_grad():
         for layer in layers:
-            before = stages[-1] if stages else None
-            place = _Place(
-                shape=tuple(probe.shape[1:]),
-                free=isinstance(before, Linear | Convolution),
-                tokens=not probe.is_floating_point(),
-            )
-            stage = _stage(layer, flat, place)
-            if stage is None:
+            free = bool(stages) and isinstance(stages[-1], Linear | Convolution)
+            if (stage := _stage(layer, flat, probe, free)) is None:
                 return None
             stages.append(stage)
-            owners.append(
-                stage
-                if isinstance(stage, Linear | Convolution | Normalisation | Embedding)
-                and any(True for _ in layer.parameters())
-                else None
-            )
+            owner = stage if isinstance(stage, _OWNERS) else None
+            owners.append(owner if any(True for _ in layer.parameters()) else None)
             try:
                 probe = stage.forward(probe)
             except (RuntimeError, ValueError, IndexError):

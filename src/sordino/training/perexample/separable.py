@@ -73,6 +73,9 @@ _KINDS: tuple[Any, ...] = (
 _FORWARD: dict[Any, Callable[..., Any]] = {kind: kind.forward for kind in _KINDS}
 """As they were when this was imported."""
 
+_HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
+"""Of a module, and with "_global" before them, of all modules."""
+
 _OF_ALL = vars(nn.Module()) | {"_compiled_call_impl": None}
 """What every module of torch has of its own."""
 
@@ -87,17 +90,15 @@ def known(layer: nn.Module) -> bool:
     has, usual = layer._parameters, _PARAMETERS.get(kind, ())
     if any(name not in usual or (p is not None and not _plain(p)) for name, p in has.items()):
         return False
-    if layer._modules and kind is not nn.Sequential:
+    # none of the types has buffers: one would stand in a parameter's place
+    if (layer._modules and kind is not nn.Sequential) or layer._buffers:
         return False
     weight, bias = has.get("weight"), has.get("bias")
-    if (
-        kind is nn.Linear
-        and bias is not None
-        and (weight is None or bias.shape != weight.shape[:1])
-    ):
-        return False  # such as one number for all outputs
     if weight is not None and weight is bias:
         return False  # what is clipped is the sum of two gradients, and not each of them
+    shaped = bias is None or (weight is not None and bias.shape == weight.shape[:1])
+    if kind is nn.Linear and not shaped:
+        return False  # such as one number for all outputs
     if kind is nn.Conv2d and not _usual(layer, weight):
         return False
     if not all(
@@ -105,15 +106,8 @@ def known(layer: nn.Module) -> bool:
         for name, value in vars(layer).items()
     ):
         return False
-    if layer._buffers:  # none of them has any, so one stands in a parameter's place
-        return False
-    own = (
-        layer._forward_hooks
-        or layer._forward_pre_hooks
-        or layer._backward_hooks
-        or layer._backward_pre_hooks
-    )
-    return not own and layer._compiled_call_impl is None and not _globally_hooked()
+    hooked = any(getattr(layer, name) or getattr(machinery, f"_global{name}") for name in _HOOKS)
+    return not hooked and layer._compiled_call_impl is None
 
 
 def _usual(layer: nn.Module, weight: nn.Parameter | None) -> bool:
@@ -150,15 +144,6 @@ def _plain(parameter: nn.Parameter) -> bool:
     """Return whether autograd calls nobody with the gradients of a parameter."""
     hooks = parameter._backward_hooks or parameter._post_accumulate_grad_hooks
     return type(parameter) is nn.Parameter and not hooks
-
-
-def _globally_hooked() -> bool:
-    return bool(
-        machinery._global_forward_hooks
-        or machinery._global_forward_pre_hooks
-        or machinery._global_backward_hooks
-        or machinery._global_backward_pre_hooks
-    )
 
 
 def alone(layer: nn.Module, axes: int) -> bool:

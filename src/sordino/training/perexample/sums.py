@@ -65,8 +65,8 @@ from sordino.training.perexample.clipping import (
     root,
     rows_of,
 )
-from sordino.training.perexample.general import OneByOne, layers_of
-from sordino.training.perexample.layers import Collected, Written
+from sordino.training.perexample.general import OneByOne, layers_of, written
+from sordino.training.perexample.layers import Collected
 from sordino.training.perexample.plan import Plan, compiled, plain_layers
 from sordino.training.perexample.separable import exact_products
 
@@ -138,11 +138,10 @@ class Single:
         """Return the path of this module and loss, if it has one."""
         match plain_layers(flat.module):
             case [nn.Flatten(start_dim=1, end_dim=-1), nn.Linear() as linear]:
-                weight = flat.slot(linear.weight)
-                bias = flat.slot(linear.bias) if linear.bias is not None else None
+                weight, bias = flat.slot(linear.weight), flat.slot(linear.bias)
             case _:
                 return None
-        frozen = weight is None or (linear.bias is not None and bias is None)
+        frozen = linear.bias is not None and bias is None
         here = flat.weights.device.type == "cpu" and flat.weights.dtype == torch.float32
         if weight is None or frozen or not here or 0 in weight.shape:
             return None
@@ -189,9 +188,8 @@ class Single:
         total = torch.empty(self._dim, dtype=torch.float64)
         norms, losses = np.empty((2, batches.shape[1]), np.float32)
         wrong = loops.steps(
-            x.view(len(x), -1).numpy(), *(BYTES if x.dtype == torch.uint8 else FLOATS), y.numpy(),
-            batches, *self._weights, self._hinge, np.float32(-rate), *self._parts(total), norms,
-            losses,
+            *_numbers(x, y), batches, *self._weights, self._hinge, np.float32(-rate),
+            *self._parts(total), norms, losses,
         )  # fmt: skip
         if wrong:
             for part in self._weights:
@@ -207,9 +205,8 @@ class Single:
             raise ValueError(f"out must be a vector of {self._dim} numbers of type torch.float64")
         norms, losses = np.empty((2, len(chosen)), np.float32)
         wrong = loops.linear(
-            x.view(len(x), -1).numpy(), *(BYTES if x.dtype == torch.uint8 else FLOATS), y.numpy(),
-            chosen.contiguous().numpy(), *self._weights, self._hinge, room is not None, room or 0.0,
-            *self._parts(out), norms, losses,
+            *_numbers(x, y), chosen.contiguous().numpy(), *self._weights, self._hinge,
+            room is not None, room or 0.0, *self._parts(out), norms, losses,
         )  # fmt: skip
         if wrong == loops.NO_EXAMPLE:
             raise IndexError("an index of the batch lies outside of the examples")
@@ -221,6 +218,12 @@ class Single:
         """The weight and the bias of a vector (d,), the latter empty where there is none."""
         bias = vector[:0] if self._bias is None else self._bias.of(vector)
         return self._weight.of(vector).numpy(), bias.numpy()
+
+
+def _numbers(x: Tensor, y: Tensor) -> tuple[Any, Any, Any, Any]:
+    """Examples as a loop takes them: rows, what makes them model input, labels."""
+    middle, scale = BYTES if x.dtype == torch.uint8 else FLOATS
+    return x.view(len(x), -1).numpy(), middle, scale, y.numpy()
 
 
 class Paths:
@@ -250,11 +253,8 @@ class Paths:
         key = tuple(x.shape[1:]), x.dtype
         if key not in self._fast:
             tokens = x.dtype in (torch.int64, torch.int32)
-            self._fast[key] = (
-                compiled(self.flat, key[0], tokens)
-                if tokens or x.dtype == self.flat.weights.dtype
-                else None
-            )
+            fits = tokens or x.dtype == self.flat.weights.dtype
+            self._fast[key] = compiled(self.flat, key[0], tokens) if fits else None
         return self._fast[key]
 
 
@@ -306,7 +306,9 @@ class ClippedSum:
         if isinstance(bound, Layers):
             layers = len(layers_of(self._paths.flat))
             checked_clip(bound.each(layers), f"privacy.clip / sqrt({layers} layers)")
-        _provable(out)
+        if out.dtype != torch.float64:
+            raise ValueError(f"a clipped sum is written in float64; got a vector of {out.dtype}")
+        _refuse_settings()
         self._begin(examples, bound, out, expected, idle=not len(chosen))
         total = out
         if not 0 < len(chosen) <= TOGETHER:
@@ -395,20 +397,15 @@ class ClippedSum:
         """A sum of rows (d,) as the gradient of one example; ``loss`` (1,) is their mean."""
         flat = self._paths.flat
         row = torch.tensor(total).to(flat.weights).unsqueeze(0)
-        layers = [
-            Written.collected(*((slot, slot.columns(row)) for slot in slots))
-            for slots in layers_of(flat)
-        ]
+        layers = written(flat, lambda slot: slot.columns(row))
         return _Piece(torch.zeros(1, dtype=torch.int64, device=row.device), loss, layers)
 
     def rows(self, x: Tensor, y: Tensor) -> Tensor:
         """Every example's own gradient (n, d). Raw."""
         flat = self._paths.flat
-        found = [flat.weights.new_empty(0, flat.dim)]
         with torch.no_grad():
-            for piece in self._pieces(x, y, UNKNOWN):
-                found.append(self._formed(piece)[piece.places])
-        return torch.cat(found)
+            found = [self._formed(each)[each.places] for each in self._pieces(x, y, UNKNOWN)]
+        return torch.cat([flat.weights.new_empty(0, flat.dim), *found])
 
     def _pieces(self, x: Tensor, y: Tensor, expected: float) -> Iterator[_Piece]:
         """The gradients of ``x`` (n, ...), ``y`` (n,); each piece lasts until the next is drawn."""
@@ -554,28 +551,19 @@ def _formed(layers: Sequence[Collected], part: slice, rows: Tensor) -> Tensor:
     return rows
 
 
-def _provable(out: Tensor) -> None:
-    """Refuse what the proof in :mod:`.clipping` does not cover."""
-    if out.dtype != torch.float64:
-        raise ValueError(f"a clipped sum is written in float64; got a vector of {out.dtype}")
-    _refuse_settings()
-
-
 def _refuse_settings() -> None:
-    if not exact_products():
-        raise StudyError(
-            "torch.set_float32_matmul_precision was set below 'highest': products are then "
-            "too coarse for the bound; leave it alone"
-        )
-    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-        raise StudyError(
-            "torch.autocast is on: products are then in half precision, too coarse for the bound; "
-            "leave it off around a run"
-        )
-    if torch.is_anomaly_enabled():
-        raise StudyError(
-            "torch.autograd.set_detect_anomaly is on: one row could end the run; leave it off"
-        )
+    """Refuse settings that the proof in :mod:`.clipping` does not cover."""
+    wrong = {
+        "torch.set_float32_matmul_precision was set below 'highest': products are then too coarse "
+        "for the bound; leave it alone": not exact_products(),
+        "torch.autocast is on: products are then in half precision, too coarse for the bound; "
+        "leave it off around a run": any(map(torch.is_autocast_enabled, ("cpu", "cuda"))),
+        "torch.autograd.set_detect_anomaly is on: one row could end the run; "
+        "leave it off": torch.is_anomaly_enabled(),
+    }
+    for why, so in wrong.items():
+        if so:
+            raise StudyError(why)
 
 
 def _added(squared: list[Tensor]) -> Tensor:
@@ -634,11 +622,9 @@ class MeanGradient:
         Raises:
             StudyError: for a module that has no graph for one of them.
         """
+        one, label = model_input(examples.x[:1]), examples.y
         for size in sorted(set(sizes)):
-            x, y = (
-                each.new_zeros((size, *each.shape[1:]))
-                for each in (model_input(examples.x[:1]), examples.y)
-            )
+            x, y = (each.new_zeros((size, *each.shape[1:])) for each in (one, label))
             if self._paths.find(x) is None:
                 self._graph(x, y)
 
