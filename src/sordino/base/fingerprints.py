@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.base.errors import ResumeError, StudyError
-from sordino.base.files import publish, read_plain
+from sordino.base.files import fresh_below, publish, read_plain
 
 PLACE = "SORDINO_DATA_KEY"
 """The environment variable that says where the key is."""
@@ -203,12 +203,9 @@ def secret_file(path: Path) -> bytes:
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = path.with_name(f".{secrets.token_hex(8)}.key")
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            with os.fdopen(handle, "wb") as file:
+            with fresh_below(path.parent, draft.name, mode=0o600) as file:
                 file.write(secrets.token_bytes(SIZE))
-                file.flush()
-                os.fsync(file.fileno())
             with suppress(FileExistsError):  # another process was faster
                 publish(draft, path)
         finally:

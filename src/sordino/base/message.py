@@ -11,29 +11,31 @@ True
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from sordino.base.errors import RemoteProtocolError
+from sordino.base.frozen import Frozen
 
+T = TypeVar("T")
 Vector = npt.NDArray[np.float32]
 
 
-class _Tagged(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class _Tagged(Frozen, tag=True, forbid_unknown_fields=True):
     """A message; its tag is the name of its class."""
 
 
-class _WithVectors(_Tagged, frozen=True, eq=False):
+class _WithVectors(_Tagged, eq=False):
     """A message with vectors: two are equal whose bytes are equal."""
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and encode(self) == encode(other)  # type: ignore[arg-type]
 
 
-class Query(_Tagged, frozen=True):
+class Query(_Tagged):
     """Server to passive party: your embedding of this event, please.
 
     Attributes:
@@ -48,7 +50,7 @@ class Query(_Tagged, frozen=True):
         return self.event
 
 
-class Embedding(_Tagged, frozen=True):
+class Embedding(_Tagged):
     """Party to server: what it makes of its features of an event; :func:`numbers` unpacks it.
 
     Attributes:
@@ -66,7 +68,7 @@ class Embedding(_Tagged, frozen=True):
     values: bytes
 
 
-class Derivative(_Tagged, frozen=True):
+class Derivative(_Tagged):
     """Server to active party: the derivative of the loss by its embedding, number by number."""
 
     party: int
@@ -80,7 +82,7 @@ class Derivative(_Tagged, frozen=True):
         return self.event
 
 
-class Labels(_Tagged, frozen=True):
+class Labels(_Tagged):
     """Whoever holds the labels to the server: those of an event, or randomised answers.
 
     Attributes:
@@ -92,7 +94,7 @@ class Labels(_Tagged, frozen=True):
     values: tuple[int, ...]
 
 
-class Turn(_Tagged, frozen=True):
+class Turn(_Tagged):
     """Server to a site of a network: an event is next; or, ``asked``, your embedding of it, please.
 
     A site's tasks have growing numbers, and only the last one is sent again after a lost
@@ -116,7 +118,7 @@ class Turn(_Tagged, frozen=True):
         return 2 * self.event + self.asked
 
 
-class Passive(_Tagged, frozen=True):
+class Passive(_Tagged):
     """A site of a network to the server: it sends nothing unasked in this event.
 
     Attributes:
@@ -158,7 +160,7 @@ def numbers(message: Embedding | Derivative, count: int) -> Vector:
     return found
 
 
-class Train(_WithVectors, frozen=True):
+class Train(_WithVectors):
     """Server to client: take ``steps`` local steps from ``weights`` (d,).
 
     Attributes:
@@ -198,7 +200,7 @@ class Train(_WithVectors, frozen=True):
         return self.round
 
 
-class TrainInOrder(Train, frozen=True, eq=False):
+class TrainInOrder(Train, eq=False):
     """The same, of a client whose batches come in a public order, one pass after another.
 
     Attributes:
@@ -209,7 +211,7 @@ class TrainInOrder(Train, frozen=True, eq=False):
     taken: int = 0
 
 
-class Statistics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Statistics(Frozen, forbid_unknown_fields=True):
     """Numbers computed from the noisy gradients g_1 … g_tau of one client's round.
 
     They are post-processing of what the ledger has booked, and cost nothing more.
@@ -236,7 +238,7 @@ class Statistics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     loss: float | None = None
 
 
-class Raw(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Raw(Frozen, forbid_unknown_fields=True):
     """Constants of the raw data, as a paper's literal form sends them. NOT private.
 
     Attributes:
@@ -250,7 +252,7 @@ class Raw(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gradient: Vector
 
 
-class Update(_WithVectors, frozen=True):
+class Update(_WithVectors):
     """Client to server: the model after its local steps, and what may be said about them."""
 
     client: int
@@ -262,7 +264,7 @@ class Update(_WithVectors, frozen=True):
     raw: Raw | None = None
 
 
-class Contribution(_WithVectors, frozen=True):
+class Contribution(_WithVectors):
     """Client to *aggregator*: raw, but bounded.
 
     It adds this to a sum that only leaves the aggregator with noise on it.
@@ -282,7 +284,7 @@ class Contribution(_WithVectors, frozen=True):
     inside: bool
 
 
-class Masked(_Tagged, frozen=True):
+class Masked(_Tagged):
     """Client to server: a bounded vector with this client's part of the noise, for a sum that is
     opened modulo 2^bits.
 
@@ -300,7 +302,7 @@ class Masked(_Tagged, frozen=True):
     values: bytes
 
 
-class Compute(_WithVectors, frozen=True):
+class Compute(_WithVectors):
     """Server to edge: a gradient at ``weights`` (d,), please.
 
     Attributes:
@@ -320,7 +322,7 @@ class Compute(_WithVectors, frozen=True):
         return self.task
 
 
-class Gradient(_WithVectors, frozen=True):
+class Gradient(_WithVectors):
     """Edge to server: the gradient (d,) that was asked for, with the edge's own noise on it."""
 
     client: int
@@ -387,18 +389,27 @@ def tight(encoded: bytes) -> bytes:
     return bytes(memoryview(encoded)) if len(encoded) > LONG else encoded
 
 
+def read(decoder: msgspec.msgpack.Decoder[T], data: bytes, what: str = "message") -> T:
+    """What a decoder makes of bytes from somebody else.
+
+    Raises:
+        RemoteProtocolError: if it cannot read them.
+    """
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise RemoteProtocolError(
+            f"a {what} of {len(data)} bytes could not be read: {error}", "unreadable"
+        ) from error
+
+
 def decode(data: bytes, *, dimension: int) -> Message:
     """The message in ``data``, with every vector (``dimension``,) and its square finite.
 
     Raises:
         RemoteProtocolError: for anything else; the caller drops it and goes on.
     """
-    try:
-        message = _decoder.decode(data)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise RemoteProtocolError(
-            f"a message of {len(data)} bytes could not be read: {error}", "unreadable"
-        ) from error
+    message = read(_decoder, data)
     for name, vector in vectors(message):
         if vector.shape != (dimension,):
             raise RemoteProtocolError(

@@ -30,15 +30,14 @@ from contextvars import ContextVar
 from pathlib import Path
 from types import CodeType, ModuleType
 
-import msgspec
-
 from sordino.base.errors import ResumeError, StudyError
+from sordino.base.frozen import Frozen
 
 OPTION = "--modules"
 OURS = ("", "sordino")
 
 
-class Module(msgspec.Struct, frozen=True):
+class Module(Frozen):
     """The code that a name stands for.
 
     Attributes:
