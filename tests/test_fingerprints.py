@@ -39,6 +39,7 @@ from sordino.core.run import environment, session
 from sordino.core.run.verify import verify
 from sordino.core.statements import uncovered
 from sordino.data import identity, scattering
+from sordino.data.dataset import Bytes
 from sordino.data.notices import noticed
 from sordino.mechanisms.gaussian import Gaussian as Noise
 from sordino.network import demo
@@ -499,7 +500,7 @@ def test_a_map_that_another_machine_learned_is_refused_by_a_resume(
     def kill(row: object) -> None:
         raise Killed
 
-    def elsewhere(features: scattering.Bytes, count: int) -> scattering.Components:
+    def elsewhere(features: Bytes, count: int) -> scattering.Components:
         table = learned(features, count).table.copy()
         table[-1] *= 1.001
         return scattering.Components(table)

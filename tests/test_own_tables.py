@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -374,6 +375,12 @@ def test_a_run_goes_on_with_the_numbers_that_ones_own_code_had(
     session.resume(folder / "run", lambda _: None, lambda _: None)
 
 
+def dealt(given: Any, examples: int) -> None:
+    """Deal to two clients by a partition that gives this."""
+    partition: Any = SimpleNamespace(split=lambda *_, **__: given)
+    data.deal(partition, np.zeros(examples, np.int64), 2, np.random.default_rng(0), None)
+
+
 def test_no_example_may_be_dealt_to_two_clients(folder: Path) -> None:
     with pytest.raises(StudyError, match=r"none of them twice"):
         session.begin(
@@ -383,7 +390,7 @@ def test_no_example_may_be_dealt_to_two_clients(folder: Path) -> None:
             lambda _: None,
         )
     with pytest.raises(StudyError, match=r"gave 1 clients examples; data\.clients is 2"):
-        data.checked((np.arange(3), np.arange(0)), 3, 2)
+        dealt((np.arange(3), np.arange(0)), 3)
 
 
 @pytest.mark.parametrize(
@@ -433,7 +440,7 @@ def test_every_table_names_what_is_known_where_a_name_is_wrong(
 
 
 @pytest.mark.parametrize(
-    ("dealt", "message"),
+    ("given", "message"),
     [
         (None, "one array"),
         ((None, None), "whole numbers"),
@@ -441,9 +448,9 @@ def test_every_table_names_what_is_known_where_a_name_is_wrong(
         ((np.array([True, False]), [1]), "whole"),
     ],
 )
-def test_what_a_partition_of_ones_own_gives_is_looked_at(dealt: Any, message: str) -> None:
+def test_what_a_partition_of_ones_own_gives_is_looked_at(given: Any, message: str) -> None:
     with pytest.raises(StudyError, match=message):
-        data.checked(dealt, 4, 2)
+        dealt(given, 4)
 
 
 @pytest.mark.parametrize("seconds", [float("nan"), -1.0, "x", None])

@@ -439,7 +439,7 @@ def test_an_output_folder_that_cannot_be_made_is_one_message(table: Path) -> Non
 
 
 def test_a_data_set_that_nobody_knows_is_one_message() -> None:
-    with pytest.raises(StudyError, match="nothing is known about 'nope'; known: digits"):
+    with pytest.raises(StudyError, match=r"data set 'nope' is not known\. Known: digits"):
         find("nope")
 
 

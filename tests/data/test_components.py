@@ -12,18 +12,9 @@ import pytest
 from sordino.base.errors import StudyError
 from sordino.base.files import cache_folder
 from sordino.data import scattering
-from sordino.data.dataset import Dataset
+from sordino.data.dataset import Bytes, Dataset
 from sordino.data.features import featured
-from sordino.data.scattering import (
-    BLOCK,
-    LIMIT,
-    RIDGE,
-    Bytes,
-    Components,
-    Scattering,
-    learned,
-    pictures,
-)
+from sordino.data.scattering import BLOCK, LIMIT, RIDGE, Components, Scattering, learned, pictures
 
 SHAPE = (1, 12, 12)
 COMPILED = cache_folder() / "compiled"  # kernels are not compiled anew for a new cache

@@ -14,6 +14,7 @@ from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
 
 from sordino.base.errors import DataError
 from sordino.data import identity, load
+from sordino.data.dataset import Words
 from sordino.data.encoding import Encoding, uneven
 from sordino.data.table import ReadOptions, form_of, from_arrays, read_frame
 
@@ -112,7 +113,7 @@ def test_rules_that_do_not_fit_are_named(rules: Encoding, message: str) -> None:
         read_frame(homes(), ReadOptions(encoding=rules), "homes.csv")
 
 
-def known(frame: pl.DataFrame, rules: Encoding) -> identity.Words:
+def known(frame: pl.DataFrame, rules: Encoding) -> Words:
     words = read_frame(frame, ReadOptions(encoding=rules, identify=True), "t").words
     assert words is not None
     return words

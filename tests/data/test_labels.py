@@ -49,11 +49,6 @@ def test_training_labels_are_clamped_and_test_labels_are_not(tmp_path: Path) -> 
     assert found.test.y.tolist() == [-2.0, 0.0, 3.0]
 
 
-def test_a_range_is_never_looked_up() -> None:
-    with pytest.raises(DataError, match=r"needs data\.label_range = \[low, high\], public bounds"):
-        encode((np.array([1.0, 2.0]),), "x.csv", "number")
-
-
 @pytest.mark.parametrize(
     ("labels", "message"),
     [

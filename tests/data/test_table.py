@@ -186,8 +186,6 @@ def test_bad_files_and_options_are_named(tmp_path: Path) -> None:
         read(tmp_path / "absent.csv")
     with pytest.raises(DataError, match=r"must be one of \.csv, \.parquet, \.npz"):
         read(tmp_path / "t.xlsx")
-    with pytest.raises(DataError, match=r"data.test_fraction must lie between 0 and 1, got 1"):
-        read(path, test_fraction=1.0)
     with pytest.raises(DataError, match="there are no rows"):
         read(write(table().head(0), tmp_path / "z.csv"))
     with pytest.raises(DataError, match="one row cannot be both"):

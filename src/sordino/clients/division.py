@@ -18,8 +18,8 @@ from sordino.clients import evaluation
 from sordino.clients.study import H, HorizontalStudy
 from sordino.core.prepared import PUBLIC, UNIT
 from sordino.data import mapped
-from sordino.data.dataset import Blocks
-from sordino.data.identity import Words, at_one
+from sordino.data.dataset import Blocks, Words
+from sordino.data.identity import at_one
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import SAMPLE
 
@@ -253,8 +253,8 @@ def _dealt(
                 "Use 'iid', 'column' with data.client_column, or a way of your own with by_label = "
                 'False; or simulate with privacy.entropy = "seed"'
             )
-        dealt = wanted.partition.split(y, wanted.clients, entropy.at("partition"), column=client)
-        indices = datasets.checked(dealt, len(y), wanted.clients)
+        draws = entropy.at("partition")
+        indices = datasets.deal(wanted.partition, y, wanted.clients, draws, client)
     if not wanted.client_validation:
         return indices, ()
     return datasets.per_client_validation(

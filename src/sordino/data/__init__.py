@@ -4,7 +4,7 @@
 >>> corpus = load("digits")
 >>> len(corpus.train), len(corpus.test), corpus.train.shape
 (1437, 360, (1, 8, 8))
->>> parts = Dirichlet(beta=0.05).split(corpus.train.y, 10, np.random.default_rng(0))
+>>> parts = Dirichlet(beta=0.05).split(corpus.train.y, 10, np.random.default_rng(0), None)
 >>> label_counts(corpus.train.y, parts, 10).sum()
 np.int64(1437)
 """
@@ -19,7 +19,7 @@ from sordino.data.partition import Dealt as Dealt
 from sordino.data.partition import Dirichlet as Dirichlet
 from sordino.data.partition import Partition as Partition
 from sordino.data.partition import Parts as Parts
-from sordino.data.partition import checked as checked
+from sordino.data.partition import deal as deal
 from sordino.data.partition import hold_out as hold_out
 from sordino.data.partition import label_counts as label_counts
 from sordino.data.partition import per_client_validation as per_client_validation

@@ -53,10 +53,16 @@ import numpy.typing as npt
 from sordino.base.errors import DataError
 from sordino.base.fingerprints import Fingerprints
 
-Features = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
+Bytes = npt.NDArray[np.uint8]
+Single = npt.NDArray[np.float32]
+Double = npt.NDArray[np.float64]
+Features = Bytes | Single
 Labels = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 Indices = npt.NDArray[np.int64]
+Names = tuple[str, ...]
+Shape = tuple[int, ...]
 Span = tuple[float, float]
 """Low and high."""
 
@@ -104,14 +110,14 @@ class Dataset:
 
     name: str
     x: Features
-    y: npt.NDArray[Any]
-    classes: tuple[str, ...]
+    y: Array
+    classes: Names
     client: Labels | None = None
     words: Words | None = None
     people: Words | None = None
-    owners: tuple[str, ...] = ()
+    owners: Names = ()
     origin: Features | None = None
-    columns: tuple[str, ...] = ()
+    columns: Names = ()
     span: Span | None = None
     blocks: Blocks | None = None
 
@@ -154,7 +160,7 @@ class Dataset:
         return len(self.y)
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """Shape of one example."""
         return self.x.shape[1:]
 
@@ -199,7 +205,7 @@ LET_GO = 128
 """Clients whose mapped pages are kept."""
 
 
-def let_go(values: npt.NDArray[Any]) -> None:
+def let_go(values: Array) -> None:
     """Give the pages of a mapped array back to the system; they are read again when needed."""
     held: Any = values
     while isinstance(held, np.ndarray):
@@ -292,17 +298,13 @@ def listed(names: Sequence[object], most: int = 12) -> str:
     return ", ".join(map(str, names[:most])) + more
 
 
-def scaled(x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+def scaled(x: Array) -> Single:
     """Model input from stored features, by public constants; ``float32`` passes uncopied."""
-    if x.dtype == np.uint8:
-        # A table look-up rounds once from float64 and makes exactly one float copy.
-        return np.take(_PIXEL, x)
-    if x.dtype == np.float32:
-        return x
-    raise DataError(f"features must be uint8 (pixels) or float32, found {x.dtype}")
+    # A table look-up rounds once from float64 and makes exactly one float copy.
+    return np.take(_PIXEL, x) if x.dtype == np.uint8 else x
 
 
-def single(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+def single(values: Array) -> Single:
     """Real numbers as ``float32``, which pass uncopied; what is too large becomes infinite.
 
     They are rounded to ``float64`` first, for a column of whole numbers is of that type as soon as
@@ -318,9 +320,7 @@ def single(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         return wide.astype(np.float32, copy=False)
 
 
-def constants(
-    given: Scale | None, shape: tuple[int, ...], place: str
-) -> npt.NDArray[np.float32] | None:
+def constants(given: Scale | None, shape: Shape, place: str) -> Single | None:
     """Return public constants for features of a shape, by which they are divided.
 
     Args:
@@ -343,9 +343,7 @@ def constants(
     return values.astype(np.float32)
 
 
-def refuse_non_finite(
-    x: npt.NDArray[np.float32], place: str, columns: Sequence[str] = (), first: int = 0
-) -> None:
+def refuse_non_finite(x: Single, place: str, columns: Sequence[str] = (), first: int = 0) -> None:
     """Refuse a feature of ``x`` (n, ...) that is NaN or infinite.
 
     Args:

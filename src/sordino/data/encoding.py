@@ -30,14 +30,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from sordino.base.errors import DataError
 from sordino.data import identity
-from sordino.data.dataset import Span, listed
+from sordino.data.dataset import Array, Names, Single, Span, listed
 
 if TYPE_CHECKING:
     import polars as pl
@@ -52,7 +51,7 @@ _LOOKED_AT = 100_000
 """Values of a column of text in which the first that is no number is looked for."""
 
 
-EncodedColumn = tuple[npt.NDArray[np.float32], tuple[str, ...]]
+EncodedColumn = tuple[Single, Names]
 """The features that a column became, (n, k), and their names."""
 
 
@@ -116,7 +115,7 @@ class Encoding:
         """One column of 0 and 1 for each category."""
         name, known = series.name, self.categories[series.name]
         values = _texts(series)
-        spelled: npt.NDArray[Any] = np.array([identity.spelled(each) for each in known])
+        spelled: Array = np.array([identity.spelled(each) for each in known])
         x = (values[:, None] == spelled).astype(np.float32)
         strange = ~x.any(axis=1)
         if self.unknown == OTHER:
@@ -172,7 +171,7 @@ _GAP = (
 )
 
 
-def _texts(series: pl.Series) -> npt.NDArray[Any]:
+def _texts(series: pl.Series) -> Array:
     """Values as text, spelled as categories are; a gap is empty."""
     cells = series.to_list()
     known = {cell: identity.spelled(identity.written(cell)) for cell in dict.fromkeys(cells)}
@@ -220,7 +219,7 @@ def _first_word(series: pl.Series) -> str:
     return ""
 
 
-def uneven(x: npt.NDArray[Any], names: Sequence[str]) -> tuple[str, str] | None:
+def uneven(x: Array, names: Sequence[str]) -> tuple[str, str] | None:
     """Names of the largest and the smallest of the features x (n, k), if they differ more than
     :data:`UNEVEN` times in their largest value. It looks at the rows: for the owner's eyes only.
 

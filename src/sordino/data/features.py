@@ -41,17 +41,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError, no_memory
 from sordino.base.files import cache_folder, fresh_below, own_folder, trusted
 from sordino.base.registry import Registry, Section, foreign
-from sordino.data.dataset import Dataset
+from sordino.data.dataset import Array, Dataset, Shape
 from sordino.data.notices import tell
 
-Shape = tuple[int, ...]
-Examples = NDArray[Any]
+Examples = Array
 
 TRIED = 6
 _ROUNDING = 1e-3  # of features, relative to the largest: what another order of sums may change
@@ -109,11 +107,14 @@ def tried(front: FrontEnd, shape: Shape, kind: np.dtype[Any]) -> np.dtype[Any]:
     wanted = shape_of(front, shape)
     x = made_up(shape, kind)
     together = _tried_on(front, x, wanted)
-    alone = np.concatenate([_tried_on(front, x[i : i + 1], wanted) for i in range(len(x))])
+
+    def one_by_one() -> Array:
+        return np.concatenate([_tried_on(front, x[i : i + 1], wanted) for i in range(len(x))])
+
+    alone = one_by_one()
     turned = _tried_on(front, x[::-1].copy(), wanted)[::-1]
     few = _tried_on(front, x[:2].copy(), wanted)
-    again = np.concatenate([_tried_on(front, x[i : i + 1], wanted) for i in range(len(x))])
-    if not np.array_equal(alone, again):
+    if not np.array_equal(alone, one_by_one()):
         raise _refused(front, "gives another answer when it is asked again")
     same = _close if front.together == 1 else np.array_equal
     for found, beside in ((together, alone), (turned, alone), (few, alone[:2])):
@@ -270,7 +271,7 @@ def place_of(what: str) -> Path:
     return cache_folder() / "features" / f"{key}.npy"
 
 
-def kept(place: Path, shape: tuple[int, ...]) -> Examples | None:
+def kept(place: Path, shape: Shape) -> Examples | None:
     """Return the features in a file, read where it lies; None if it is not there or not whole, or
     somebody else can have written it.
     """

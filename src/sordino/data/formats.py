@@ -6,9 +6,8 @@ has. So every reader states in advance how many bytes it expects, asks :class:`S
 those, and at the end asks for the end. Compression is recognised by the first bytes, not by the
 name, and its checksum is verified because the stream is always read to its end. Pieces of 64 KiB
 are expanded as they are asked for, 256 KiB at a time, straight into the caller's array. A header
-that announces an absurd size is refused before anything is allocated: no gzip stream expands more
-than about 1032 times. What is read whole expands at most to what
-:func:`sordino.base.files.allowed` allows: a small file cannot fill the memory.
+that announces more than :func:`sordino.base.files.allowed` allows is refused before anything is
+allocated, and what is read whole expands to so much at most: a small file cannot fill the memory.
 
 **IDX**, of MNIST and Fashion-MNIST. A file is one array: two zero bytes, a type code (0x08:
 unsigned byte, the only one these data sets use), the number of dimensions, each dimension as a
@@ -70,19 +69,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sordino.base.errors import DataError
 from sordino.base.files import allowed, open_plain, readable, too_large
-from sordino.data.dataset import Labels
+from sordino.data.dataset import Bytes, Double, Labels, Names, Shape, Single
 
 AGAIN = "The file is damaged or incomplete: get it again"
 
 _PIECE = 1 << 18
 _GZIP = b"\x1f\x8b"
 _BZIP2 = b"BZh"
-_GZIP_EXPANDS = 1_100
-_BZIP2_EXPANDS = 25_000
 
 
 class Source(io.RawIOBase):
@@ -98,17 +94,17 @@ class Source(io.RawIOBase):
         self.path, self._given = path, 0
         with readable(path, DataError, "Name a file that can"):
             self._file = open_plain(path)
-        self._size = path.stat().st_size
-        self._most = allowed(self._size) if whole else None
+        self._allowed = allowed(path.stat().st_size)
+        self._most = self._allowed if whole else None
         head = self._file.peek(len(_BZIP2))
         self._content: io.BufferedIOBase = self._file
-        self._kind, self._expands = "", 1
+        self._kind = ""
         if head.startswith(_GZIP):
             self._content = gzip.GzipFile(fileobj=self._file)
-            self._kind, self._expands = "gzip", _GZIP_EXPANDS
+            self._kind = "gzip"
         elif head.startswith(_BZIP2):
             self._content = bz2.BZ2File(self._file)
-            self._kind, self._expands = "bzip2", _BZIP2_EXPANDS
+            self._kind = "bzip2"
 
     def readable(self) -> bool:
         """Return True, which readers above it ask."""
@@ -161,16 +157,8 @@ class Source(io.RawIOBase):
 
     def whole(self) -> bytes:
         """Everything that is left, if it is not too much."""
-        self._most = allowed(self._size)
+        self._most = self._allowed
         return b"".join(iter(lambda: self.read(_PIECE), b""))
-
-    def check_room(self, size: int, what: str) -> None:
-        """Refuse a header that announces more than the file can possibly hold."""
-        if size > self._size * self._expands:
-            raise self.damaged(
-                f"expected {size} bytes of {what}, as the header says",
-                f"the file has only {self._size} bytes",
-            )
 
     def damaged(self, expected: str, found: str) -> DataError:
         """The one form in which a damaged file is reported."""
@@ -180,7 +168,7 @@ class Source(io.RawIOBase):
 _UNSIGNED_BYTE = 0x0800
 
 
-def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
+def read_idx(path: Path, dimensions: int) -> Bytes:
     """The array in an IDX file (gzip or not) of unsigned bytes with so many dimensions."""
     source = Source(path)
     wanted = _UNSIGNED_BYTE | dimensions
@@ -192,13 +180,11 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
             f"found 0x{magic:08x}",
         )
     shape = struct.unpack(f">{dimensions}I", source.exactly(4 * dimensions, "IDX dimensions"))
-    size = math.prod(shape)
+    size, what = math.prod(shape), f"values (shape {' x '.join(map(str, shape))})"
     if size == 0:
         raise source.damaged(
             "expected at least one value", f"the header announces the shape {shape}"
         )
-    what = f"values (shape {' x '.join(map(str, shape))})"
-    source.check_room(size, what)
     if size > (most := allowed(path.stat().st_size)):
         raise DataError(too_large(path, "its header announces", size, most))
     values = np.empty(shape, dtype=np.uint8)
@@ -207,7 +193,7 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
     return values
 
 
-def read_images(images: Path, labels: Path, classes: int) -> tuple[npt.NDArray[np.uint8], Labels]:
+def read_images(images: Path, labels: Path, classes: int) -> tuple[Bytes, Labels]:
     """Images (examples, 1, height, width) and their labels, from their two files."""
     x, y = read_idx(images, 3), read_idx(labels, 1)
     if len(x) != len(y):
@@ -222,9 +208,7 @@ def read_images(images: Path, labels: Path, classes: int) -> tuple[npt.NDArray[n
     return x[:, None], y.astype(np.int64)
 
 
-def read_libsvm(
-    path: Path, features: int, examples: int | None = None
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
+def read_libsvm(path: Path, features: int, examples: int | None = None) -> tuple[Single, Double]:
     """Dense features (examples, features) and labels as written, from text (bzip2, gzip or plain).
 
     Raises:
@@ -258,7 +242,7 @@ def read_libsvm(
     return x.toarray(), y
 
 
-def read_usps(path: Path, examples: int | None) -> tuple[npt.NDArray[np.float32], Labels]:
+def read_usps(path: Path, examples: int | None) -> tuple[Single, Labels]:
     """USPS as images (examples, 1, 16, 16) in [-1, 1] and digits 0..9."""
     x, y = read_libsvm(path, 256, examples)
     if bad := np.flatnonzero((y != np.round(y)) | (y < 1) | (y > 10)).tolist():
@@ -274,8 +258,7 @@ CIFAR_RECORDS = 10_000
 _CIFAR_PIXELS = 3 * 32 * 32
 _CIFAR_CLASSES = 10
 
-Pixels = npt.NDArray[np.uint8]
-Split = tuple[Pixels, Labels]
+Split = tuple[Bytes, Labels]
 
 
 def read_cifar_folder(folder: Path, records: int = CIFAR_RECORDS) -> tuple[Split, Split]:
@@ -297,32 +280,30 @@ def read_cifar_archive(path: Path, records: int = CIFAR_RECORDS) -> tuple[Split,
     return _assemble(names, _members(path, names, records), records, str(path))
 
 
-def _members(path: Path, names: tuple[str, ...], records: int) -> Iterator[tuple[str, str, bytes]]:
+def _members(path: Path, names: Names, records: int) -> Iterator[tuple[str, str, bytes]]:
     source = Source(path, whole=True)  # tarfile holds as much of a header as it announces
     # Names of the images and the dictionary around them make the python form a little larger.
     most = records * (_CIFAR_PIXELS + 1) * 2 + 65_536
-    try:
-        with tarfile.open(fileobj=source, mode="r|") as archive:
-            for member in archive:
-                name = member.name.rsplit("/", 1)[-1]
-                if name not in names or not member.isreg():
-                    continue
-                if member.size > most:
-                    raise source.damaged(
-                        f"expected {name} to have at most {most} bytes", f"it has {member.size}"
-                    )
-                content = archive.extractfile(member)
-                yield name, f"{path}: {name}", content.read() if content else b""
-    except DataError:
-        raise
-    except Exception as error:  # tarfile has its own errors, and damaged headers bring others
-        raise source.damaged("expected a tar archive of batches", str(error)) from error
+    with (
+        readable(f"{path}: the archive of batches", DataError, AGAIN),
+        tarfile.open(fileobj=source, mode="r|") as archive,
+    ):
+        for member in archive:
+            name = member.name.rsplit("/", 1)[-1]
+            if name not in names or not member.isreg():
+                continue
+            if member.size > most:
+                raise source.damaged(
+                    f"expected {name} to have at most {most} bytes", f"it has {member.size}"
+                )
+            content = archive.extractfile(member)
+            yield name, f"{path}: {name}", content.read() if content else b""
     while source.read(_PIECE):
         pass  # to the end, so that a compressed file's own checksum is verified
 
 
 def _assemble(
-    names: tuple[str, ...], batches: Iterator[tuple[str, str, bytes]], records: int, place: str
+    names: Names, batches: Iterator[tuple[str, str, bytes]], records: int, place: str
 ) -> tuple[Split, Split]:
     """Decode each batch into its part of one array; the test batch is the last of ``names``."""
     decode: Callable[[bytes, str, int], Split] = _binary if names == CIFAR_BINARY else _python
@@ -465,14 +446,8 @@ class _Reader(pickle._Unpickler):
 def read_inert(content: bytes, place: str) -> object:
     """The containers in a pickle; DataError, naming ``place``, for anything else."""
     file = io.BytesIO(content)
-    try:
+    with readable(f"{place}: the batch of arrays", DataError, AGAIN):
         value = _Reader(file, encoding="bytes").load()
-    except Exception as error:
-        # damaged bytes are arbitrary instructions: anything may come of them
-        raise DataError(
-            f"{place}: expected a batch of arrays in Python's pickle format, but reading it "
-            f"failed ({error})"
-        ) from error
     if file.read(1):
         raise DataError(
             f"{place}: expected the end of the file after the batch, but more bytes follow"
@@ -480,7 +455,7 @@ def read_inert(content: bytes, place: str) -> object:
     return value
 
 
-def array_of(value: object, shape: tuple[int, ...], place: str) -> npt.NDArray[np.uint8]:
+def array_of(value: object, shape: Shape, place: str) -> Bytes:
     """The array of unsigned bytes with this shape that ``value`` describes (a view)."""
     if not isinstance(value, InertArray):
         raise DataError(

@@ -61,13 +61,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from sordino.data.dataset import single
+from sordino.data.dataset import Array, Indices, Single, Words, single
 
 if TYPE_CHECKING:
     import polars as pl
 
-Words = npt.NDArray[np.uint64]
-Cells = npt.NDArray[Any] | Sequence[object]
+Cells = Array | Sequence[object]
 Reading = float | str
 
 NOTHING = np.zeros((1, 1), np.uint64)
@@ -101,7 +100,7 @@ def _mixed(bits: Words) -> Words:
     return z ^ (z >> np.uint64(31))
 
 
-def _numbers(values: npt.NDArray[Any]) -> tuple[Words, Words]:
+def _numbers(values: Array) -> tuple[Words, Words]:
     """h of numbers, of the same shape: as they are read today, and before; one array if alike."""
     found = single(values) + np.float32(0.0)  # -0.0 becomes 0.0
     bits = found.view(np.uint32)
@@ -120,7 +119,7 @@ _TAIL = 13  # bits of a float32 that a float16 lacks at its end
 
 
 @lru_cache(1)
-def _halves() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+def _halves() -> tuple[Single, npt.NDArray[np.bool_]]:
     """By the bits of a float32 without its tail, which is 0: what the shortest text says that half
     precision reads as the same number, where it has it; and whether that is another number.
     """
@@ -147,7 +146,7 @@ def _halves() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
 _NAN = _mixed(np.array([math.nan], np.float32).view(np.uint32).astype(np.uint64))[0]
 
 
-def features(x: npt.NDArray[Any]) -> Words:
+def features(x: Array) -> Words:
     """The sums over the features of every row, (n, w)."""
     flat = x.reshape(len(x), math.prod(x.shape[1:]))
     if flat.dtype.kind == "f" and np.isnan(flat).any():
@@ -382,7 +381,7 @@ def persons(values: Cells) -> Words:
     return _looked_up(values, words_of)
 
 
-def by_person(who: Words) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def by_person(who: Words) -> tuple[Indices, Indices]:
     """The order (n,) in which the rows of each person stand together, persons by their first rows,
     and where each of m persons begins and the last one ends, (m + 1,).
 
@@ -396,7 +395,7 @@ def by_person(who: Words) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
     return order, np.concatenate([[0], starts, [len(who)]])
 
 
-def first_rows(who: Words, most: int) -> npt.NDArray[np.int64]:
+def first_rows(who: Words, most: int) -> Indices:
     """Places of the first ``most`` rows of each person, ascending; ``who`` (n,) names persons.
 
     Which rows of a person stay depends on that person's rows alone, so that one person more or less
@@ -421,7 +420,7 @@ def in_share(who: Words, fraction: float) -> npt.NDArray[np.bool_]:
     return _mixed(who) < np.uint64(int(fraction * 2.0**64))
 
 
-def at_one(who: Words, client: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def at_one(who: Words, client: Indices) -> Indices:
     """The client (n,) at which each person has all rows: one of those where the person has any,
     which depends neither on anybody else nor on how many rows there are.
 
@@ -432,7 +431,7 @@ def at_one(who: Words, client: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     pairs = np.unique(np.stack([person.reshape(-1), client], 1), axis=0)
     first, several = np.unique(pairs[:, 0], return_index=True, return_counts=True)[1:]
     chosen = first + (names % several.astype(np.uint64)).astype(np.int64)
-    found: npt.NDArray[np.int64] = pairs[chosen, 1][person.reshape(-1)]
+    found: Indices = pairs[chosen, 1][person.reshape(-1)]
     return found
 
 

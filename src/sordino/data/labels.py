@@ -36,13 +36,12 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from sordino.base.errors import DataError
-from sordino.data.dataset import Labels, Span, listed
+from sordino.data.dataset import Array, Labels, Names, Single, Span, listed
 from sordino.data.identity import number_in_text, spelled
 from sordino.data.notices import notice
 
@@ -59,16 +58,14 @@ _SAY = (
     "data.target = 'classes' if these are classes"
 )
 
-Column = npt.NDArray[Any]
-
 
 def encode(
-    parts: Sequence[Column],
+    parts: Sequence[Array],
     place: str,
     target: Target | None = None,
     label_range: Span | None = None,
     classes: Sequence[str] | None = None,
-) -> tuple[tuple[Column, ...], tuple[str, ...]]:
+) -> tuple[tuple[Array, ...], Names]:
     """Labels as ``target`` says they are, or as classes where nothing is said and nothing speaks
     against it; the ``classes`` that there are, where they are stated.
 
@@ -83,9 +80,10 @@ def encode(
         DataError: where they are something else, with what to set.
     """
     labels = _Labels(np.concatenate(parts), place, len(parts[0]))
-    values: Column
-    names: tuple[str, ...] = ()
+    values: Array
+    names: Names = ()
     if target == "number":
+        assert label_range is not None  # which the study's table has checked
         values = labels.numbers(label_range)
     elif classes is not None:
         values, names = labels.stated(classes, binary=target == "binary"), tuple(classes)
@@ -99,7 +97,7 @@ def encode(
     return tuple(np.split(values, cuts)), names
 
 
-def clamped(values: Column) -> Column:
+def clamped(values: Array) -> Array:
     """Scaled numbers, none outside of the range."""
     return np.clip(values, np.float32(-1.0), np.float32(1.0))
 
@@ -114,7 +112,7 @@ class _Labels:
         first: how many the first part has.
     """
 
-    values: Column
+    values: Array
     place: str
     first: int
 
@@ -123,7 +121,7 @@ class _Labels:
         """Of numbers or text, as numpy calls it."""
         return self.values.dtype.kind
 
-    def refuse(self, bad: Column, fault: str) -> None:
+    def refuse(self, bad: Array, fault: str) -> None:
         """Refuse the first of the labels that are ``bad`` (n,)."""
         if (rows := np.flatnonzero(bad)).size:
             row = int(rows[0])
@@ -132,14 +130,8 @@ class _Labels:
             found = f"has the label {label!r}" if label not in ("", b"") else "has no label"
             raise DataError(f"{self.place}: {where} (the first is 0) {found}{fault}")
 
-    def numbers(self, label_range: Span | None) -> npt.NDArray[np.float32]:
+    def numbers(self, label_range: Span) -> Single:
         """Numbers in units of half a range."""
-        if label_range is None:
-            raise DataError(
-                f"{self.place}: data.target = 'number' needs data.label_range = [low, high], "
-                "public bounds of the label that do not come from this data: looked up in it, they "
-                "would tell of single rows"
-            )
         if self.kind not in "buif":
             raise DataError(
                 f"{self.place}: data.target = 'number', and labels hold {self.values.dtype}, not "
@@ -176,7 +168,7 @@ class _Labels:
         )
         return numbers
 
-    def two(self) -> tuple[Labels, tuple[str, ...]]:
+    def two(self) -> tuple[Labels, Names]:
         """Numbers of two values, text without regard to case and blanks, and their names."""
         values = self.values
         if self.kind in "SU":
@@ -196,7 +188,7 @@ class _Labels:
             str(int(name) if even else name) for name in names.tolist()
         )
 
-    def classes(self) -> tuple[Labels, tuple[str, ...]]:
+    def classes(self) -> tuple[Labels, Names]:
         """Class numbers as they stand, or numbers of texts in sorted order, and names."""
         if self.kind == "f":
             self._refuse_fractions()
@@ -241,7 +233,7 @@ class _Labels:
                     f"of them occur: {_SAY}; or number the classes 0, 1, 2, ... without gaps"
                 )
 
-    def _texts(self, values: Column | None = None) -> Column:
+    def _texts(self, values: Array | None = None) -> Array:
         try:
             return (self.values if values is None else values).astype(str)
         except UnicodeDecodeError as error:
@@ -256,7 +248,7 @@ class _Labels:
         self.refuse(bad, "; labels must be class numbers or text")
 
 
-def _refuse_alike(names: Column, place: str) -> None:
+def _refuse_alike(names: Array, place: str) -> None:
     """Refuse two names that differ only in case or blanks."""
     seen: dict[str, str] = {}
     for name in map(str, names):
@@ -313,7 +305,7 @@ def _listed(names: Sequence[str]) -> str:
     return listed([repr(shown_name(name)) for name in names], MANY)
 
 
-def refuse_nobody(values: npt.NDArray[Any], role: str, place: str) -> None:
+def refuse_nobody(values: Array, role: str, place: str) -> None:
     """Refuse a row of nobody, a NaN where it says whose it is, and numbers from 2^53 on that
     are rounded, by a fraction in their column or by more than 64 bits: two may be one.
 
@@ -334,7 +326,7 @@ def refuse_nobody(values: npt.NDArray[Any], role: str, place: str) -> None:
         )
 
 
-def encode_clients(parts: Sequence[npt.NDArray[Any]]) -> tuple[tuple[Labels, ...], tuple[str, ...]]:
+def encode_clients(parts: Sequence[Array]) -> tuple[tuple[Labels, ...], Names]:
     """Owners numbered 0.. in sorted order, the same numbers in training and test, and their names,
     each once, fit to show.
 

@@ -32,15 +32,24 @@ import shutil
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from sordino.base.errors import DataError
 from sordino.base.files import MIB, object_of, open_plain, read_plain, readable
-from sordino.data.dataset import Blocks, ByClient, Corpus, Dataset, Span, let_go
+from sordino.base.frozen import Frozen
+from sordino.data.dataset import (
+    Array,
+    Blocks,
+    ByClient,
+    Corpus,
+    Dataset,
+    Indices,
+    Names,
+    Span,
+    let_go,
+)
 from sordino.data.table import ReadOptions
 
 ENDING = ".mapped"
@@ -62,7 +71,7 @@ _NAMES = {*_KINDS, "x", "y", "x_test", "y_test"}
 """Of all arrays: an index may name files elsewhere."""
 
 
-class Index(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Index(Frozen, kw_only=True, forbid_unknown_fields=True):
     """``index.json``.
 
     Attributes:
@@ -76,11 +85,11 @@ class Index(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     format: int
     name: str
-    classes: tuple[str, ...]
-    columns: tuple[str, ...]
+    classes: Names
+    columns: Names
     span: Span | None
     person: str | None
-    owners: tuple[str, ...]
+    owners: Names
     files: dict[str, str]
 
 
@@ -99,7 +108,7 @@ def write(
     parts: ByClient,
     test: Dataset | None,
     *,
-    owners: tuple[str, ...] = (),
+    owners: Names = (),
     person: str | None = None,
 ) -> None:
     """Write the examples of clients, and a test set, into a new folder.
@@ -124,10 +133,10 @@ def write(
 
 
 def _fill(
-    draft: Path, parts: ByClient, test: Dataset | None, owners: tuple[str, ...], person: str | None
+    draft: Path, parts: ByClient, test: Dataset | None, owners: Names, person: str | None
 ) -> None:
     whole, digests = parts.whole, dict[str, str]()
-    arrays: dict[str, npt.NDArray[Any]] = {
+    arrays: dict[str, Array] = {
         "bounds": parts.bounds.astype(np.int64),
         "prints": np.frombuffer(parts.fingerprints.digests, np.uint8).reshape(-1, 32),
     }
@@ -152,18 +161,14 @@ def _fill(
     (draft / INDEX).write_bytes(msgspec.json.format(msgspec.json.encode(index), indent=1))
 
 
-def _pieces(
-    values: npt.NDArray[Any], order: npt.NDArray[np.int64] | None
-) -> Iterator[npt.NDArray[Any]]:
+def _pieces(values: Array, order: Indices | None) -> Iterator[Array]:
     count = len(values) if order is None else len(order)
     for start in range(0, count, AT_ONCE):
         at = slice(start, start + AT_ONCE)
         yield values[at] if order is None else values[order[at]]
 
 
-def _saved(
-    path: Path, like: npt.NDArray[Any], pieces: Iterator[npt.NDArray[Any]], rows: int | None = None
-) -> str:
+def _saved(path: Path, like: Array, pieces: Iterator[Array], rows: int | None = None) -> str:
     """Write an array piece by piece, and return its file's SHA-256 (hex)."""
     shape = like.shape if rows is None else (rows, *like.shape[1:])
     kind = like.dtype.newbyteorder("<")
@@ -192,7 +197,7 @@ def read(folder: Path, how: ReadOptions) -> Corpus:
         index = _index(folder)
         _refuse_rules(folder, index, how)
         unread = set() if how.identify else {"words", "people"}
-        arrays: dict[str, npt.NDArray[Any]] = {}
+        arrays: dict[str, Array] = {}
         for name in sorted((_NAMES & index.files.keys()) - unread):
             path = folder / f"{name}.npy"
             _refuse_changed(path, index.files[name], *_stamp(path))
@@ -274,7 +279,7 @@ def _refuse_changed(path: Path, wanted: str, *stamp: int) -> None:
         )
 
 
-def _refuse_odd(folder: Path, arrays: dict[str, npt.NDArray[Any]], *, persons: bool) -> None:
+def _refuse_odd(folder: Path, arrays: dict[str, Array], *, persons: bool) -> None:
     """Refuse a folder that lacks an array, or has one of another kind than is written."""
     needed = {*_KINDS, "x", "y", *(("x_test", "y_test") if has_test(folder) else ())}
     needed -= {"words", *(() if persons else ("people",))}
@@ -290,9 +295,7 @@ def _refuse_odd(folder: Path, arrays: dict[str, npt.NDArray[Any]], *, persons: b
         )
 
 
-def _refuse_uneven(
-    folder: Path, bounds: npt.NDArray[np.int64], arrays: dict[str, npt.NDArray[Any]], owners: int
-) -> None:
+def _refuse_uneven(folder: Path, bounds: Indices, arrays: dict[str, Array], owners: int) -> None:
     """Refuse arrays, or names of owners, of different lengths: sums of what an index says are not
     trusted.
     """

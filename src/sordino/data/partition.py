@@ -45,10 +45,10 @@ them as one array with bounds (:class:`Dealt`); a tuple of arrays will do.
 
 >>> import numpy as np
 >>> labels = np.repeat(np.arange(4), 25)
->>> parts = Dirichlet(beta=0.1, minimum=5).split(labels, 5, np.random.default_rng(0))
+>>> parts = Dirichlet(beta=0.1, minimum=5).split(labels, 5, np.random.default_rng(0), None)
 >>> sum(len(p) for p in parts), min(len(p) for p in parts) >= 5
 (100, True)
->>> parts = Shards(fragments=20, each=4).split(labels, 5, np.random.default_rng(1))
+>>> parts = Shards(fragments=20, each=4).split(labels, 5, np.random.default_rng(1), None)
 >>> label_counts(labels, parts, 4)
 array([[ 5,  0,  5, 10],
        [ 0,  5, 10,  5],
@@ -78,11 +78,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from numpy.random import Generator
 from pydantic import BeforeValidator, Field, model_validator
 
 from sordino.base.errors import StudyError, did_you_mean
 from sordino.base.registry import Registry, Section
-from sordino.data.dataset import Dataset, Indices, Labels, listed
+from sordino.data.dataset import Dataset, Indices, Labels, Names, Shape, listed
 
 Parts = Sequence[Indices]
 """The numbers of each client's examples."""
@@ -141,16 +142,6 @@ class Dealt(Sequence[Indices]):
         return self.order[self.bounds[number] : self.bounds[number + 1]]
 
 
-def _check_clients(examples: int, clients: int) -> None:
-    if clients < 1:
-        raise StudyError(f"data.clients must be at least 1, got {clients}")
-    if clients > examples:
-        raise StudyError(
-            f"data.clients: {clients} clients, but only {examples} training examples; use at "
-            f"most {examples} clients"
-        )
-
-
 class Partition(Section):
     """One way to deal examples, and the ``data.partition`` table of a study that asks for it.
 
@@ -164,9 +155,7 @@ class Partition(Section):
 
     kind: str
 
-    def split(
-        self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None
-    ) -> Parts:
+    def split(self, labels: Labels, clients: int, rng: Generator, column: Labels | None) -> Parts:
         """Deal examples to clients.
 
         Args:
@@ -195,11 +184,8 @@ class Iid(Partition):
 
     kind: Literal["iid"] = "iid"
 
-    def split(
-        self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None
-    ) -> Parts:
+    def split(self, labels: Labels, clients: int, rng: Generator, column: Labels | None) -> Parts:
         """Deal ``len(labels)`` examples to ``clients``."""
-        _check_clients(len(labels), clients)
         order = rng.permutation(len(labels)).astype(np.int64)
         size, more = divmod(len(labels), clients)  # the first ones have one more
         cut = more * (size + 1)
@@ -222,11 +208,8 @@ class Dirichlet(Partition):
     beta: float = Field(gt=0, allow_inf_nan=False)
     minimum: int = Field(10, ge=1)
 
-    def split(
-        self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None
-    ) -> Parts:
+    def split(self, labels: Labels, clients: int, rng: Generator, column: Labels | None) -> Parts:
         """Deal ``len(labels)`` examples to ``clients``, each at least ``minimum``."""
-        _check_clients(len(labels), clients)
         if clients * self.minimum > len(labels):
             raise StudyError(
                 f"data.partition.minimum: {clients} clients with at least {self.minimum} examples "
@@ -246,7 +229,7 @@ class Dirichlet(Partition):
             parts = Dealt.of(_evened_out(list(parts), self.minimum))
         return parts.sorted()
 
-    def _counts(self, sizes: Labels, clients: int, rng: np.random.Generator) -> Labels:
+    def _counts(self, sizes: Labels, clients: int, rng: Generator) -> Labels:
         """One deal: how many examples of each class go to each client, (classes, clients)."""
         counts = np.zeros((len(sizes), clients), dtype=np.int64)
         total = np.zeros(clients, dtype=np.int64)
@@ -290,11 +273,8 @@ class Shards(Partition):
     fragments: int = Field(400, ge=1)
     each: int = Field(40, ge=1)
 
-    def split(
-        self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None
-    ) -> Parts:
+    def split(self, labels: Labels, clients: int, rng: Generator, column: Labels | None) -> Parts:
         """Deal fragments; where clients * each < fragments, the rest stays unused."""
-        _check_clients(len(labels), clients)
         if self.fragments < clients * self.each:
             raise StudyError(
                 f"data.partition: {clients} clients with {self.each} fragments each need "
@@ -320,9 +300,7 @@ class Column(Partition):
 
     kind: Literal["column"] = "column"
 
-    def split(
-        self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None
-    ) -> Parts:
+    def split(self, labels: Labels, clients: int, rng: Generator, column: Labels | None) -> Parts:
         """Group by ``column``; nothing is drawn from ``rng``."""
         if column is None:
             raise StudyError(
@@ -330,11 +308,6 @@ class Column(Partition):
                 "name the column in data.client_column (csv, parquet) or store an array 'client' "
                 "(npz)"
             )
-        if column.shape != labels.shape:
-            raise StudyError(
-                f"data.partition: {len(labels)} labels, but a client column of shape {column.shape}"
-            )
-        _check_clients(len(labels), clients)
         names, first_to_last = np.unique(column, return_inverse=True)
         if len(names) != clients:
             raise StudyError(
@@ -344,38 +317,40 @@ class Column(Partition):
         return Dealt.by_owner(first_to_last, np.arange(len(labels)), clients)
 
 
-def checked(parts: Parts, examples: int, clients: int) -> Dealt:
-    """Return a partition in which every client holds something and no example is dealt twice.
+def deal(
+    partition: Partition, labels: Labels, clients: int, rng: Generator, column: Labels | None
+) -> Dealt:
+    """Return what a partition deals: every client holds something, and no example is dealt twice.
 
     Each client has a ledger of its own.
 
     Raises:
         StudyError: if not.
     """
-    given: object = parts
+    if clients > len(labels):
+        raise StudyError(
+            f"data.clients: {clients} clients, but only {len(labels)} training examples; use at "
+            f"most {len(labels)} clients"
+        )
+    given: object = partition.split(labels, clients, rng, column=column)
     if not isinstance(given, Dealt):
-        if not isinstance(given, (tuple, list)):
-            raise StudyError(
-                "data.partition must give one array of the numbers of examples (n_i,) for each "
-                "client"
-            )
-        arrays = tuple(np.asarray(part) for part in given)
-        if not all(
+        arrays = tuple(map(np.asarray, given)) if isinstance(given, tuple | list) else None
+        if arrays is None or not all(
             part.ndim == 1 and (np.issubdtype(part.dtype, np.integer) or not len(part))
             for part in arrays
         ):
             raise StudyError(
-                "data.partition must give arrays of whole numbers: the numbers of the examples "
-                "that each client holds"
+                "data.partition must give one array of whole numbers (n_i,) for each client: the "
+                "numbers of its examples"
             )
         given = Dealt.of(arrays)
     some = int(np.count_nonzero(given.sizes))
     if len(given) != clients or some < clients:
         raise StudyError(f"data.partition gave {some} clients examples; data.clients is {clients}")
     dealt = given.order
-    if dealt.min() < 0 or dealt.max() >= examples or int(np.bincount(dealt).max()) > 1:
+    if dealt.min() < 0 or dealt.max() >= len(labels) or int(np.bincount(dealt).max()) > 1:
         raise StudyError(
-            f"data.partition must deal the examples 0 to {examples - 1}, none of them twice"
+            f"data.partition must deal the examples 0 to {len(labels) - 1}, none of them twice"
         )
     return given
 
@@ -388,7 +363,7 @@ def label_counts(labels: Labels, parts: Sequence[Indices], classes: int) -> Labe
     return cells.reshape(len(dealt), classes)
 
 
-def hold_out(dataset: Dataset, count: int, rng: np.random.Generator) -> tuple[Dataset, Dataset]:
+def hold_out(dataset: Dataset, count: int, rng: Generator) -> tuple[Dataset, Dataset]:
     """(the rest, ``count`` examples drawn at random), both in their original order."""
     if not 0 < count < len(dataset):
         raise StudyError(
@@ -400,7 +375,7 @@ def hold_out(dataset: Dataset, count: int, rng: np.random.Generator) -> tuple[Da
 
 
 def per_client_validation(
-    parts: Sequence[Indices], fraction: float, rng: np.random.Generator
+    parts: Sequence[Indices], fraction: float, rng: Generator
 ) -> tuple[tuple[Indices, ...], tuple[Indices, ...]]:
     """Return training parts and validation parts, a ``fraction`` of each client, rounded down.
 
@@ -409,8 +384,6 @@ def per_client_validation(
     >>> [len(p) for p in train], [len(p) for p in validation]
     ([8, 3], [2, 1])
     """
-    if not 0 < fraction < 1:
-        raise StudyError(f"validation fraction must lie between 0 and 1, got {fraction}")
     train, validation = [], []
     for part in parts:
         order = rng.permutation(part)
@@ -434,7 +407,7 @@ class Division(Section):
 
     kind: str
 
-    def parts(self, shape: tuple[int, ...], columns: tuple[str, ...] | None, parties: int) -> Parts:
+    def parts(self, shape: Shape, columns: Names | None, parties: int) -> Parts:
         """The numbers of each party's features, of examples of this shape.
 
         Args:
@@ -461,7 +434,7 @@ class Slices(Division):
 
     kind: Literal["slices"] = "slices"
 
-    def parts(self, shape: tuple[int, ...], columns: tuple[str, ...] | None, parties: int) -> Parts:
+    def parts(self, shape: Shape, columns: Names | None, parties: int) -> Parts:
         features = math.prod(shape)
         if parties > features:
             raise StudyError(
@@ -491,7 +464,7 @@ class Regions(Division):
             else None
         )
 
-    def parts(self, shape: tuple[int, ...], columns: tuple[str, ...] | None, parties: int) -> Parts:
+    def parts(self, shape: Shape, columns: Names | None, parties: int) -> Parts:
         """In rising order."""
         if len(shape) != 3:
             raise StudyError(
@@ -537,7 +510,7 @@ class Columns(Division):
             "for each"
         )
 
-    def parts(self, shape: tuple[int, ...], columns: tuple[str, ...] | None, parties: int) -> Parts:
+    def parts(self, shape: Shape, columns: Names | None, parties: int) -> Parts:
         """In the order of a party's group."""
         count = math.prod(shape)
         return tuple(
@@ -546,7 +519,7 @@ class Columns(Division):
         )
 
 
-def _number(feature: str | int, features: int, columns: tuple[str, ...] | None) -> int:
+def _number(feature: str | int, features: int, columns: Names | None) -> int:
     if isinstance(feature, int):
         if not 0 <= feature < features:
             raise StudyError(

@@ -7,9 +7,6 @@ let test rows of one run train the next, and bind every run to a different finge
 
 from __future__ import annotations
 
-import difflib
-import math
-import os
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -22,7 +19,7 @@ from sordino.data import identity, mapped, sets
 from sordino.data.dataset import Corpus, Dataset
 from sordino.data.labels import clamped, encode, encode_clients
 from sordino.data.sets import NAMES, PUBLISHED, embedded
-from sordino.data.table import SUFFIXES, Raw, ReadOptions, ending, read_npz, read_table
+from sordino.data.table import Raw, ReadOptions, ending, read_npz, read_table
 
 
 def names() -> tuple[str, ...]:
@@ -33,8 +30,8 @@ def names() -> tuple[str, ...]:
 def load(
     name: str,
     *,
-    file: str | os.PathLike[str] | None = None,
-    test_file: str | os.PathLike[str] | None = None,
+    file: Path | None = None,
+    test_file: Path | None = None,
     test_fraction: float | None = 0.2,
     how: ReadOptions | None = None,
 ) -> Corpus:
@@ -51,11 +48,10 @@ def load(
             recognised by.
     """
     how = ReadOptions() if how is None else how
-    if file is not None and mapped.is_mapped(Path(file)):
-        return _mapped(Path(file), test_file, test_fraction, how)
+    if file is not None and mapped.is_mapped(file):
+        return _mapped(file, test_file, test_fraction, how)
     if file is not None:
-        second = None if test_file is None else Path(test_file)
-        return _own(name, Path(file), second, test_fraction, how)
+        return _own(name, file, test_file, test_fraction, how)
     if how.person is not None:
         raise DataError(f"data.person: {name!r} names no persons; leave it out")
     found = _published(name)
@@ -67,10 +63,7 @@ def load(
 
 
 def _mapped(
-    folder: Path,
-    test_file: str | os.PathLike[str] | None,
-    test_fraction: float | None,
-    how: ReadOptions,
+    folder: Path, test_file: Path | None, test_fraction: float | None, how: ReadOptions
 ) -> Corpus:
     found = mapped.read(folder, how)
     if test_fraction is not None:
@@ -99,9 +92,7 @@ def _mapped(
 def _published(name: str) -> Corpus:
     if name in NAMES:
         return embedded(name)
-    published = sets.named(name)
-    if published is None:
-        raise DataError(_unknown(name))
+    published = sets.known(name)
     if published.rows is not None:
         raise DataError(
             f"data.name: {name!r} is too large to be loaded; it is read as a stream, row by "
@@ -110,17 +101,6 @@ def _published(name: str) -> Corpus:
     assert published.read is not None
     train, test = published.read(sets.find(name), published)
     return Corpus(*(Dataset(name, x, y, published.classes) for x, y in (train, test)))
-
-
-def _unknown(name: str) -> str:
-    if Path(name).suffix in SUFFIXES:
-        return f"data.name: {name!r} looks like a file; write file = {name!r} and choose any name"
-    near = difflib.get_close_matches(name, names(), 1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return (
-        f"data.name: unknown data set {name!r}; {hint}known: {', '.join(names())}; your own "
-        "file: file = 'x.csv' (or .parquet, .npz, .mapped)"
-    )
 
 
 def _own(
@@ -180,11 +160,6 @@ def _read(file: Path, how: ReadOptions) -> tuple[Raw, Raw | None]:
 
 
 def _set_aside(place: str, whole: Dataset, fraction: float) -> Corpus:
-    if not (0 < fraction < 1 and math.isfinite(fraction)):
-        raise DataError(
-            f"data.test_fraction must lie between 0 and 1, got {fraction}; a run is always "
-            "judged on rows it did not train on"
-        )
     if len(whole) < 2:
         raise DataError(f"{place}: one row cannot be both training and test set")
     y = whole.y

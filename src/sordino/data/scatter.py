@@ -50,7 +50,8 @@ from typing import Any
 import numpy as np
 
 from sordino.base.compiled import compiled
-from sordino.data.scattering import Real, channels, filters, padded
+from sordino.data.dataset import Single
+from sordino.data.scattering import channels, filters, padded
 
 _FUSED = {"contract"}
 _HALF, _ROOT = np.float32(0.5), np.float32(math.sqrt(0.75))
@@ -71,7 +72,7 @@ class Scattering2d:
             for levels in wavelets
         ]
 
-    def __call__(self, images: Real) -> Real:
+    def __call__(self, images: Single) -> Single:
         """Return the channels (n, K, h, w) of images (n, height, width)."""
         count = channels(self._scales, self._angles)
         found = np.empty((len(images), count, *self._small), np.float32)
@@ -80,7 +81,7 @@ class Scattering2d:
             self._transform(image, out)
         return found
 
-    def _transform(self, image: Real, out: Real) -> None:
+    def _transform(self, image: Single, out: Single) -> None:
         """Write the channels (K, rows, columns) of an image (h, w, 1) to ``out``."""
         angles, scales = self._angles, self._scales
         smooth(image, *self._low[0], out, 0, 1, 0)
@@ -95,24 +96,24 @@ class Scattering2d:
                     smooth(self._waves(again, k, j), *self._low[k], out, first, angles, pitch)
                 second += angles * pitch
 
-    def _waves(self, spectrum: Real, j: int, at: int) -> Real:
+    def _waves(self, spectrum: Single, j: int, at: int) -> Single:
         """Return moduli (h, w, lanes x angles) of convolutions with the wavelets of scale j.
 
         ``at`` is the scale of the moduli that the spectrum is of; 0 for an image's.
         """
         psi = self._psi[j][at]
         width, height = (side >> (j - at) for side in psi.shape[:2])
-        moduli: Real = waves(spectrum, psi, turns(width), turns(height))
+        moduli: Single = waves(spectrum, psi, turns(width), turns(height))
         return moduli
 
 
-def _spectrum(field: Real) -> Real:
-    found: Real = spectrum(field, turns(field.shape[0]), turns(field.shape[1]))
+def _spectrum(field: Single) -> Single:
+    found: Single = spectrum(field, turns(field.shape[0]), turns(field.shape[1]))
     return found
 
 
 @cache
-def turns(n: int) -> Real:
+def turns(n: int) -> Single:
     """Return cosines and sines (2, n) of 2 pi k / n."""
     angles = 2.0 * np.pi * np.arange(n) / n
     return np.stack([np.cos(angles), np.sin(angles)]).astype(np.float32)

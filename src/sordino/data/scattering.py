@@ -58,13 +58,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import Field
 
 from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError, StudyError
-from sordino.data.dataset import scaled
-from sordino.data.features import FRONT_ENDS, Examples, FrontEnd, Shape, keep, kept, place_of
+from sordino.data.dataset import Bytes, Double, Shape, Single, scaled
+from sordino.data.features import FRONT_ENDS, Examples, FrontEnd, keep, kept, place_of
 from sordino.data.notices import tell
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class Scattering(FrontEnd):
         return self.groups or (count // 3 if count % 3 == 0 else count)
 
 
-def in_bytes(channels: NDArray[np.float32], groups: int) -> Examples:
+def in_bytes(channels: Single, groups: int) -> Examples:
     """Channels (n, K, h, w), normalised in each example over groups of them, as bytes.
 
     Raises:
@@ -209,8 +210,6 @@ def _components(front: Scattering, shape: Shape) -> Components:
     return components
 
 
-Real = NDArray[np.float32]
-
 _PERIODS = range(-2, 3)
 
 
@@ -236,7 +235,7 @@ def padded(length: int, scales: int) -> int:
 @lru_cache(maxsize=8)
 def filters(
     height: int, width: int, scales: int, angles: int
-) -> tuple[Sequence[Sequence[Real]], Sequence[tuple[Real, Real]]]:
+) -> tuple[Sequence[Sequence[Single]], Sequence[tuple[Single, Single]]]:
     """Return all filters for padded images (height, width).
 
     Returns:
@@ -298,7 +297,7 @@ def _morlet(
     return found
 
 
-def _periodised(fourier: NDArray[np.float64], level: int) -> NDArray[np.float64]:
+def _periodised(fourier: Double, level: int) -> Double:
     """The Fourier transform of every 2^level-th number of a filter, high frequencies left out."""
     if not level:
         return fourier
@@ -308,11 +307,11 @@ def _periodised(fourier: NDArray[np.float64], level: int) -> NDArray[np.float64]
         stop = start + int(length * (1 - 2.0**-level))
         kept[(slice(None),) * axis + (slice(start, stop),)] = 0.0
     parts, (h, w) = 1 << level, fourier.shape
-    found: NDArray[np.float64] = kept.reshape(parts, h // parts, parts, w // parts).sum((0, 2))
+    found: Double = kept.reshape(parts, h // parts, parts, w // parts).sum((0, 2))
     return found
 
 
-def _smoothed(window: NDArray[np.float64], left: int) -> Real:
+def _smoothed(window: Double, left: int) -> Single:
     """Smooth, keep every 2^left-th number, cut one off at both ends: (length / 2^left - 2, length).
 
     What lies beyond an image of 2^J times as many numbers is padding.
@@ -320,7 +319,7 @@ def _smoothed(window: NDArray[np.float64], left: int) -> Real:
     length, parts = len(window), 1 << left
     through = np.fft.fft(np.eye(length), axis=0) * window[:, None]
     folded = through.reshape(parts, length // parts, length).mean(0)
-    found: Real = np.fft.ifft(folded, axis=0).real[1:-1].astype(np.float32)
+    found: Single = np.fft.ifft(folded, axis=0).real[1:-1].astype(np.float32)
     return np.ascontiguousarray(found)
 
 
@@ -386,8 +385,6 @@ FINEST = 2.0**16
 RIDGE = 1.0 / 64.0
 """rho, of the largest variance."""
 
-Bytes = NDArray[np.uint8]
-
 
 class Components:
     """The map.
@@ -399,7 +396,7 @@ class Components:
         scale: what a whole number is worth in each component, (K,).
     """
 
-    def __init__(self, table: NDArray[np.float64]) -> None:
+    def __init__(self, table: Double) -> None:
         self.table, self.directions = table, table[:-2].astype(np.float32)
         self.centre, self.scale = table[-2:]
 
@@ -444,16 +441,14 @@ def learned(features: Bytes, count: int) -> Components:
 FINER = 2
 """They are drawn at this many times their size, so that edges are smooth."""
 
-Grid = NDArray[np.float64]
 
-
-def pictures(count: int, colours: int, height: int, width: int) -> NDArray[np.uint8]:
+def pictures(count: int, colours: int, height: int, width: int) -> Bytes:
     """Made-up pictures (count, colours, height, width)."""
     rng = Seeded(0).at("made-up pictures")
     down, across = FINER * height, FINER * width
     y, x = np.mgrid[:down, :across] / FINER
     # lengths of waves' vectors, in cycles a pixel; 1 for the constant
-    waves: Grid = np.hypot(np.fft.fftfreq(down)[:, None], np.fft.fftfreq(across)[None, :])
+    waves: Double = np.hypot(np.fft.fftfreq(down)[:, None], np.fft.fftfreq(across)[None, :])
     waves[0, 0] = 1.0
     found = np.empty((count, colours, height, width), np.uint8)
     for picture in found:
@@ -469,8 +464,8 @@ def pictures(count: int, colours: int, height: int, width: int) -> NDArray[np.ui
 
 
 def _shapes(
-    rng: np.random.Generator, y: Grid, x: Grid, height: int, width: int
-) -> tuple[Grid, NDArray[np.bool_]]:
+    rng: Generator, y: Double, x: Double, height: int, width: int
+) -> tuple[Double, NDArray[np.bool_]]:
     """Shades (down, across) of up to five shapes on one another, and where any of them is."""
     shade, inside = np.zeros_like(x), np.zeros(x.shape, np.bool_)
     base = 255.0 * rng.random() ** 0.7
@@ -485,9 +480,7 @@ def _shapes(
     return shade, inside
 
 
-def _shape(
-    rng: np.random.Generator, y: Grid, x: Grid, height: int, width: int
-) -> NDArray[np.bool_]:
+def _shape(rng: Generator, y: Double, x: Double, height: int, width: int) -> NDArray[np.bool_]:
     """Return the mask of an ellipse or a rectangle with round corners: |u|^p + |v|^p < 1."""
     centre_y, centre_x = rng.normal(height / 2, height / 6), rng.normal(width / 2, width / 6)
     long, short = rng.uniform(width / 14, width / 2), rng.uniform(height / 18, height / 2)
@@ -500,11 +493,11 @@ def _shape(
     return found
 
 
-def _texture(rng: np.random.Generator, y: Grid, x: Grid, waves: Grid) -> Grid:
+def _texture(rng: Generator, y: Double, x: Double, waves: Double) -> Double:
     """Clouds whose amplitude falls with a power of frequency, or stripes, of some strength."""
     noise = np.fft.fft2(rng.standard_normal(waves.shape))
     clouds = np.real(np.fft.ifft2(noise / waves ** rng.uniform(0.8, 2.0)))
-    found: Grid = clouds / clouds.std()
+    found: Double = clouds / clouds.std()
     if rng.random() < 0.25:
         along = y if rng.random() < 0.5 else x
         stripes = np.sign(np.sin(2.0 * np.pi * along / rng.uniform(1.5, 6.0)))

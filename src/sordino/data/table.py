@@ -42,17 +42,19 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from sordino.base.errors import DataError
-from sordino.base.files import MIB, allowed, open_plain, too_large
+from sordino.base.files import MIB, allowed, open_plain, readable, too_large
 from sordino.data import identity
 from sordino.data.dataset import (
+    Array,
     Features,
+    Names,
     Scale,
+    Single,
     Span,
     Words,
     constants,
@@ -93,12 +95,12 @@ class Raw:
     """
 
     x: Features
-    y: npt.NDArray[Any]
-    client: npt.NDArray[Any] | None
+    y: Array
+    client: Array | None
     words: Words | None = None
     people: Words | None = None
-    names: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
+    names: Names = ()
+    columns: Names = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +155,6 @@ def read_frame(frame: pl.DataFrame, how: ReadOptions, place: str) -> Raw:
     Raises:
         DataError: naming what cannot be read as examples.
     """
-    if frame.height == 0:
-        raise DataError(f"{place}: there are no rows")
     label, client_column, person = how.label, how.client_column, how.person
     for role, column in (("label", label), ("client_column", client_column), ("person", person)):
         if column is not None and column not in frame.columns:
@@ -197,12 +197,12 @@ def read_frame(frame: pl.DataFrame, how: ReadOptions, place: str) -> Raw:
 def _made(
     place: str,
     how: ReadOptions,
-    x: npt.NDArray[Any],
-    names: tuple[str, ...],
+    x: Array,
+    names: Names,
     words: Words | None,
-    y: npt.NDArray[Any],
-    client: npt.NDArray[Any] | None,
-    who: npt.NDArray[Any] | None,
+    y: Array,
+    client: Array | None,
+    who: Array | None,
 ) -> Raw:
     """Examples, once their features are numbers; ``words`` are what features add to theirs."""
     found = people = None
@@ -242,7 +242,7 @@ def _numbers(
     how: ReadOptions,
     place: str,
     mistakes: list[str],
-) -> npt.NDArray[np.float32]:
+) -> Single:
     """Columns of numbers, (n, k); ``held`` is emptied."""
     x = np.empty((len(held[columns[0]]), len(columns)), dtype=np.float32)
     hint = (
@@ -265,7 +265,7 @@ def _encoded(
     rules: Encoding,
     place: str,
     mistakes: list[str],
-) -> tuple[npt.NDArray[np.float32], tuple[str, ...], Words]:
+) -> tuple[Single, Names, Words]:
     """Columns by public rules, (n, k), their names, and each row's words of them as they stand."""
     rules.fits(columns, place)
     rows = len(held[columns[0]])
@@ -296,42 +296,26 @@ def ending(path: Path) -> str:
     return path.suffix.lower()
 
 
-def columns_of(path: Path) -> dict[str, npt.NDArray[Any]]:
+def columns_of(path: Path) -> dict[str, Array]:
     """Every column of a CSV or Parquet file, (n,)."""
-    frame = _filled_frame(path)
+    ending(path)
+    frame = frame_of(path)
     return {name: _plain(frame[name], str(path)) for name in frame.columns}
 
 
-def _filled_frame(path: Path, texts: Collection[str] = ()) -> pl.DataFrame:
-    """A file's table, as :func:`frame_of` has it, with at least one row."""
-    ending(path)
-    frame = frame_of(path, texts)
-    if frame.height == 0:
-        raise DataError(f"{path}: there are no rows")
-    return frame
-
-
-def _arrays(path: Path, wanted: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of these names in an npz file, x and y among them."""
-    arrays, found = read_arrays(path, wanted)
+def read_npz(path: Path, how: ReadOptions) -> tuple[Raw, Raw | None]:
+    """(the examples, the test examples if the file has any)."""
+    arrays, found = read_arrays(path, (*ARRAYS, *(() if how.person is None else (how.person,))))
     for name in ("x", "y"):
         if name not in arrays:
             raise DataError(
                 f"{path}: no array {name!r}; expected x and y (optional: client, x_test, "
                 f"y_test), found {listed(found)}"
             )
-    return arrays
+    return from_arrays(arrays, how, str(path))
 
 
-def read_npz(path: Path, how: ReadOptions) -> tuple[Raw, Raw | None]:
-    """(the examples, the test examples if the file has any)."""
-    wanted = (*ARRAYS, *(() if how.person is None else (how.person,)))
-    return from_arrays(_arrays(path, wanted), how, str(path))
-
-
-def from_arrays(
-    arrays: dict[str, npt.NDArray[Any]], how: ReadOptions, place: str
-) -> tuple[Raw, Raw | None]:
+def from_arrays(arrays: dict[str, Array], how: ReadOptions, place: str) -> tuple[Raw, Raw | None]:
     """(the examples, the test examples if there are any), of arrays named as in an npz file.
 
     Args:
@@ -353,7 +337,7 @@ def from_arrays(
     return train, test
 
 
-def _raw(place: str, arrays: dict[str, npt.NDArray[Any]], suffix: str, how: ReadOptions) -> Raw:
+def _raw(place: str, arrays: dict[str, Array], suffix: str, how: ReadOptions) -> Raw:
     x, y, client = arrays.pop("x" + suffix), arrays["y" + suffix], arrays.get("client" + suffix)
     if x.dtype.kind not in "buif":
         raise DataError(f"{place}: x{suffix} must hold numbers, found {x.dtype}")
@@ -373,16 +357,14 @@ def _raw(place: str, arrays: dict[str, npt.NDArray[Any]], suffix: str, how: Read
             refuse_nobody(values, role, place)
     if x.dtype != np.uint8 or how.scale is not None:
         x = single(x)
-    names: tuple[str, ...] = ()
+    names: Names = ()
     words: Words | None = None
     if not how.encoding.plain:
         x, names, words = _encoded_array(x, how, f"{place}: x{suffix}")
     return _made(f"{place}: x{suffix}", how, x, names, words, y, client, who)
 
 
-def _encoded_array(
-    x: npt.NDArray[Any], how: ReadOptions, place: str
-) -> tuple[npt.NDArray[np.float32], tuple[str, ...], Words]:
+def _encoded_array(x: Array, how: ReadOptions, place: str) -> tuple[Single, Names, Words]:
     """An array (n, k) by public rules, its columns named as given, or by their numbers from 0."""
     if x.ndim != 2 or x.dtype == np.uint8:
         raise DataError(
@@ -401,9 +383,10 @@ def _encoded_array(
 
 
 def frame_of(path: Path, texts: Collection[str] = ()) -> pl.DataFrame:
-    """A file's table; in a CSV file these columns are text, as it stands there: one fraction or
-    word would change how all others are read. Between semicolons each decimal comma becomes a
-    point, whether or not the first lines have one: a row would decide that for all others.
+    """A file's table, of one row at least; ``texts`` are columns of a CSV file that are text, as it
+    stands there: one fraction or word would change how all others are read. Between semicolons each
+    decimal comma becomes a point, whether or not the first lines have one: a row would decide that
+    for all others.
     """
     # Here, because polars takes a tenth of a second to import.
     import polars as pl
@@ -414,20 +397,23 @@ def frame_of(path: Path, texts: Collection[str] = ()) -> pl.DataFrame:
     try:
         if parquet:
             refuse_large(path, pl.scan_parquet(path))
-            return pl.read_parquet(path)
-        content, form = csv_input(path)
-        frame = pl.read_csv(
-            content,
-            infer_schema_length=None,
-            separator=form.separator,
-            decimal_comma=form.decimal_comma,
-            schema_overrides=dict.fromkeys(texts, pl.String),
-        )
-        if form.separator == ";":
-            held = [name for name in texts if name in frame.columns]
-            frame = frame.with_columns(
-                pl.col(held).str.replace(r"^(\s*[+-]?\d*),(\d+\s*)$", "${1}.${2}")
+            frame = pl.read_parquet(path)
+        else:
+            content, form = csv_input(path)
+            frame = pl.read_csv(
+                content,
+                infer_schema_length=None,
+                separator=form.separator,
+                decimal_comma=form.decimal_comma,
+                schema_overrides=dict.fromkeys(texts, pl.String),
             )
+            if form.separator == ";":
+                held = [name for name in texts if name in frame.columns]
+                frame = frame.with_columns(
+                    pl.col(held).str.replace(r"^(\s*[+-]?\d*),(\d+\s*)$", "${1}.${2}")
+                )
+        if frame.height == 0:
+            raise DataError(f"{path}: there are no rows")
         return frame
     except DataError:
         raise
@@ -439,7 +425,7 @@ def frame_of(path: Path, texts: Collection[str] = ()) -> pl.DataFrame:
         ) from error
 
 
-def _plain(series: pl.Series, place: str) -> npt.NDArray[Any]:
+def _plain(series: pl.Series, place: str) -> Array:
     """Labels or owners as a NumPy array of integers, floats, or text."""
     refuse_gaps(series, place, "")
     if series.dtype.is_numeric():
@@ -453,7 +439,7 @@ def _plain(series: pl.Series, place: str) -> npt.NDArray[Any]:
     )
 
 
-def _named(series: pl.Series, place: str) -> npt.NDArray[Any]:
+def _named(series: pl.Series, place: str) -> Array:
     """Persons as a NumPy array, each as the file names him."""
     import polars as pl
 
@@ -463,7 +449,7 @@ def _named(series: pl.Series, place: str) -> npt.NDArray[Any]:
     return _plain(series.cast(pl.String) if str(series.dtype) in WIDE else series, place)
 
 
-def _array(series: pl.Series) -> npt.NDArray[Any]:
+def _array(series: pl.Series) -> Array:
     """Numbers as NumPy has them; it has none of 128 bits."""
     import polars as pl
 
@@ -497,36 +483,30 @@ def in_order(found: Sequence[str], wanted: Sequence[str], place: str, whose: str
     return list(wanted)
 
 
-def read_arrays(
-    path: Path, wanted: Collection[str]
-) -> tuple[dict[str, npt.NDArray[Any]], list[str]]:
+def read_arrays(path: Path, wanted: Collection[str]) -> tuple[dict[str, Array], list[str]]:
     """The arrays of these names in an npz archive, and the names of all that it has.
 
     Raises:
         DataError: if it is damaged, or would expand to more than may be read.
     """
-    try:
-        with open_plain(path) as content, zipfile.ZipFile(content) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            chosen = {name: info for name, info in members.items() if name in wanted}
-            total = sum(info.file_size for info in chosen.values())
-            most = allowed(path.stat().st_size)
-            if total > most:
-                raise DataError(too_large(path, "its arrays expand to", total, most))
-            return {name: _member(archive, info) for name, info in chosen.items()}, list(members)
-    except DataError:
-        raise
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except Exception as error:
-        # zip, zlib and header parsers each have their own errors for damaged bytes
-        raise DataError(
-            f"{path}: expected an npz archive of plain arrays, but reading it failed ({error}). "
-            "Arrays of Python objects are not read; save numbers or fixed-length text (numpy.savez)"
-        ) from error
+    remedy = (
+        "Arrays of Python objects are not read; save numbers or fixed-length text (numpy.savez)"
+    )
+    with (
+        readable(path, DataError, remedy),
+        open_plain(path) as content,
+        zipfile.ZipFile(content) as archive,
+    ):
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        chosen = {name: info for name, info in members.items() if name in wanted}
+        total = sum(info.file_size for info in chosen.values())
+        most = allowed(path.stat().st_size)
+        if total > most:
+            raise DataError(too_large(path, "its arrays expand to", total, most))
+        return {name: _member(archive, info) for name, info in chosen.items()}, list(members)
 
 
-def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.NDArray[Any]:
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError(f"{info.filename} is compressed in a way that NumPy does not write")
     with archive.open(info) as member:
@@ -539,7 +519,7 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.NDArray[Any]
         if math.prod(shape) * kind.itemsize != info.file_size - member.tell():
             raise ValueError(f"the header of {info.filename} announces another size than it has")
     with archive.open(info) as member:
-        found: npt.NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
+        found: Array = np.lib.format.read_array(member, allow_pickle=False)
     return found
 
 

@@ -40,22 +40,14 @@ from itertools import pairwise
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random import Generator
 from pydantic import Field
 
 from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError, StudyError
 from sordino.base.registry import Registry, Section
-from sordino.data.stream.piece import (
-    BLOCK,
-    DerivedStream,
-    Piece,
-    Stream,
-    blocks,
-    joined,
-    multiples,
-    room,
-)
+from sordino.data.dataset import Double, Indices
+from sordino.data.stream.piece import BLOCK, DerivedStream, Piece, Stream, blocks, joined, multiples
 
 BLOCKS = 8
 """Slices of the features that change each by itself."""
@@ -76,6 +68,10 @@ class Drift(Section):
             StudyError: if this stream cannot change so.
         """
         raise NotImplementedError
+
+    def changes(self, start: int, stop: int) -> tuple[int, ...]:
+        """The events in [start, stop) at which the distribution changes abruptly, in order."""
+        return ()
 
 
 DRIFTS = Registry(base=Drift, noun="drift", place="data.drift", needs=("applied",))
@@ -103,13 +99,9 @@ class Sampling(Drift):
 
     every: int = Field(50, ge=1)
 
-    def probabilities(self, seed: int, classes: int, start: int, stop: int) -> NDArray[np.float64]:
+    def probabilities(self, seed: int, classes: int, start: int, stop: int) -> Double:
         """Of the events ``start`` to ``stop``, (stop - start, classes); rows sum to 1."""
         raise NotImplementedError
-
-    def changes(self, start: int, stop: int) -> tuple[int, ...]:
-        """None, if no change is abrupt."""
-        return ()
 
     def applied(self, stream: Stream, seed: int) -> Stream:
         """The same examples, drawn by class."""
@@ -137,7 +129,7 @@ class ClassDrift(Sampling):
 
     kind: Literal["classes"] = "classes"
 
-    def probabilities(self, seed: int, classes: int, start: int, stop: int) -> NDArray[np.float64]:
+    def probabilities(self, seed: int, classes: int, start: int, stop: int) -> Double:
         numbers = np.arange(start, stop) // self.every
         first, last = start // self.every, (stop - 1) // self.every
         return _drawn(seed, classes, first, last + 1)[numbers - first]
@@ -152,7 +144,7 @@ class GradualDrift(Sampling):
 
     kind: Literal["gradual"] = "gradual"
 
-    def probabilities(self, seed: int, classes: int, start: int, stop: int) -> NDArray[np.float64]:
+    def probabilities(self, seed: int, classes: int, start: int, stop: int) -> Double:
         events = np.arange(start, stop)
         numbers, share = events // self.every, ((events % self.every) / self.every)[:, None]
         first, last = start // self.every, (stop - 1) // self.every
@@ -175,7 +167,10 @@ class SwapDrift(Drift):
 
     def applied(self, stream: Stream, seed: int) -> Stream:
         """The same examples with other labels."""
-        return Swapped(stream, self.every, seed)
+        return Swapped(stream, self, seed)
+
+    def changes(self, start: int, stop: int) -> tuple[int, ...]:
+        return multiples(self.every, start, stop)
 
 
 @DRIFTS.register
@@ -198,7 +193,7 @@ class FeatureDrift(Drift):
         """The same examples with other features."""
         return Shifted(stream, self, seed)
 
-    def lines(self, seed: int, events: Sequence[int]) -> NDArray[np.float64]:
+    def lines(self, seed: int, events: Sequence[int]) -> Double:
         """(gain, offset) of each event and slice, (2, events, BLOCKS)."""
         number, into = np.divmod(np.asarray(events, dtype=np.int64), self.every)
         # A sudden change is the end of the line that leads to it, and change 1 is there from event
@@ -221,7 +216,7 @@ class FeatureDrift(Drift):
         edges = -(-np.arange(BLOCKS + 1) * features // BLOCKS)
         return [slice(int(first), int(last)) for first, last in pairwise(edges)]
 
-    def _change(self, rng: np.random.Generator) -> NDArray[np.float64]:
+    def _change(self, rng: Generator) -> Double:
         return np.stack(
             [
                 np.exp(self.strength * rng.uniform(-1, 1, BLOCKS)),
@@ -234,7 +229,7 @@ class FeatureDrift(Drift):
         return multiples(self.every, start, stop) if self.sudden else ()
 
 
-def _drawn(seed: int, classes: int, first: int, last: int) -> NDArray[np.float64]:
+def _drawn(seed: int, classes: int, first: int, last: int) -> Double:
     """Probabilities number ``first`` to ``last``, (last - first, classes)."""
     source = Seeded(seed).stream("stream", "class probabilities")
     weights = np.stack([source.at(k).random(classes) for k in range(first, last)])
@@ -246,21 +241,18 @@ class Swapped(DerivedStream):
 
     >>> from sordino.data import load
     >>> from sordino.data.stream.stored import Replayed
-    >>> stream = Swapped(Replayed(load("digits").train, seed=0), every=4, seed=0)
+    >>> stream = Swapped(Replayed(load("digits").train, seed=0), SwapDrift(every=4), seed=0)
     >>> Replayed(load("digits").train, seed=0).read(0, 8).y, stream.read(0, 8).y
     (array([4, 9, 1, 1, 7, 2, 1, 6]), array([4, 9, 1, 1, 7, 2, 1, 3]))
     """
 
-    def __init__(self, stream: Stream, every: int, seed: int) -> None:
-        super().__init__(stream)
+    def __init__(self, stream: Stream, drift: SwapDrift, seed: int) -> None:
+        super().__init__(stream, drift.changes)
         if len(stream.classes) < 2:
             raise StudyError(f"{stream.name}: the drift 'swap' needs two classes, there is one")
-        self._every = every
+        self._every = drift.every
         self._done, self._mapping = 0, np.arange(len(stream.classes))
         self._source = Seeded(seed).stream("stream", "label swaps")
-
-    def added_changes(self, start: int, stop: int) -> tuple[int, ...]:
-        return multiples(self._every, start, stop)
 
     def read(self, start: int, count: int) -> Piece:
         piece = self.stream.read(start, count)
@@ -271,7 +263,7 @@ class Swapped(DerivedStream):
             y[first:last] = self._after(int(swaps[first]))[y[first:last]]
         return Piece(piece.x, y, piece.entity)
 
-    def _after(self, swaps: int) -> NDArray[np.int64]:
+    def _after(self, swaps: int) -> Indices:
         """Label of each class after so many swaps.
 
         Going on is quick; going back starts again, some microseconds a swap.
@@ -294,7 +286,7 @@ class Shifted(DerivedStream):
     """Features with a moving gain and offset; see :class:`FeatureDrift`."""
 
     def __init__(self, stream: Stream, drift: FeatureDrift, seed: int) -> None:
-        super().__init__(stream)
+        super().__init__(stream, drift.changes)
         self.drift, self.seed = drift, seed
 
     def read(self, start: int, count: int) -> Piece:
@@ -308,11 +300,8 @@ class Shifted(DerivedStream):
             x[:, part] += offset[:, block, None]
         return Piece(x, piece.y, piece.entity)
 
-    def added_changes(self, start: int, stop: int) -> tuple[int, ...]:
-        return self.drift.changes(start, stop)
 
-
-def classes_drawn(rng: np.random.Generator, wanted: NDArray[np.float64]) -> NDArray[np.int64]:
+def classes_drawn(rng: Generator, wanted: Double) -> Indices:
     """A class for each event (n,), with probabilities in proportion to ``wanted`` (n, classes)."""
     edges = np.cumsum(wanted, axis=1)
     # The last edge is the sum itself, so that a draw beyond it, which rounding could make, is
@@ -349,7 +338,7 @@ class ByClass(DerivedStream):
     """
 
     def __init__(self, stream: Stream, seed: int, drift: Sampling) -> None:
-        super().__init__(stream)
+        super().__init__(stream, drift.changes)
         self.seed, self.drift = seed, drift
         self._features = int(np.prod(stream.shape))
         self._entities = stream.read(0, 0).entity is not None
@@ -366,16 +355,12 @@ class ByClass(DerivedStream):
         Raises:
             DataError: if too many rows wait for those of another class.
         """
-        count = room(start, count, None)
         if start < self._event:
             self._begin()
         while self._event < start:
             if not len(self._next(min(BLOCK, start - self._event))):
                 return self._next(0)
         return self._next(count)
-
-    def added_changes(self, start: int, stop: int) -> tuple[int, ...]:
-        return self.drift.changes(start, stop)
 
     def _begin(self) -> None:
         """Before the first event, and the first row."""
@@ -400,7 +385,7 @@ class ByClass(DerivedStream):
         self._event += len(y)
         return Piece(x, y, entity if self._entities else None)
 
-    def _drawn(self, start: int, count: int) -> NDArray[np.int64]:
+    def _drawn(self, start: int, count: int) -> Indices:
         """The classes of these events."""
         source, many = Seeded(self.seed), len(self.classes)
         parts = [np.empty(0, np.int64)]

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from sordino.base.errors import DataError
@@ -26,7 +25,7 @@ from sordino.base.files import open_plain
 from sordino.base.registry import Registry, Section
 from sordino.base.siphash import stacked
 from sordino.data import identity
-from sordino.data.dataset import Corpus
+from sordino.data.dataset import Corpus, Indices, Labels, Names, Single, Words
 from sordino.data.labels import notice_classes
 from sordino.data.readers import load
 from sordino.data.sets import PUBLISHED, find, is_published
@@ -64,7 +63,7 @@ class Wanted:
     file: Path | None
     label: str
     entity: str | None
-    classes: tuple[str, ...] | None
+    classes: Names | None
     scale: float
     seed: int
     events: int
@@ -86,8 +85,8 @@ class Opened:
 
     stream: Stream
     fingerprint: str
-    rows: identity.Words | None = None
-    people: identity.Words | None = None
+    rows: Words | None = None
+    people: Words | None = None
 
 
 class Streaming(Section):
@@ -205,7 +204,7 @@ def _table(wanted: Wanted) -> TableStream:
     )
 
 
-def _gone_through(wanted: Wanted) -> tuple[identity.Words | None, identity.Words | None]:
+def _gone_through(wanted: Wanted) -> tuple[Words | None, Words | None]:
     """Read the rows that become events once, before anything is charged: one that cannot be read
     would end a run in the middle, and the place of the end would tell of it.
 
@@ -223,13 +222,13 @@ def _gone_through(wanted: Wanted) -> tuple[identity.Words | None, identity.Words
     found, people = [(none,) * (3 if wanted.entity is None else 4)], [none]
     classes = identity.column(stream.classes)
 
-    def seen(x: NDArray[np.float32], y: NDArray[np.int64], others: Sequence[list[str]]) -> None:
+    def seen(x: Single, y: Labels, others: Sequence[list[str]]) -> None:
         # versions until 2026-11-24 took classes for labels as written, and left the entity out
         found.append((identity.features(x), classes[y], *map(identity.column, others)))
         people.extend(map(identity.persons, others[1:]))
 
     stream.seen = seen if wanted.identify else None
-    owners, labels = list[NDArray[np.int64]](), list[NDArray[np.int64]]()
+    owners, labels = list[Indices](), list[Indices]()
     for start in range(0, wanted.events, _AT_ONCE):
         piece = stream.read(start, min(_AT_ONCE, wanted.events - start))
         if not len(piece):
@@ -250,9 +249,7 @@ def _gone_through(wanted: Wanted) -> tuple[identity.Words | None, identity.Words
     return rows, None if wanted.entity is None else stacked(people)[: wanted.events]
 
 
-def refuse_two_labels(
-    place: str, entity: NDArray[np.int64], labels: NDArray[np.int64], classes: tuple[str, ...]
-) -> None:
+def refuse_two_labels(place: str, entity: Indices, labels: Labels, classes: Names) -> None:
     """Refuse rows of one entity with different labels, where its label is answered once for all.
 
     Args:

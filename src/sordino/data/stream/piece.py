@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sordino.base.errors import StudyError
+from sordino.data.dataset import Indices, Labels, Names, Shape, Single
 
 BLOCK = 1000
 """Examples that share an address of randomness."""
@@ -40,14 +40,14 @@ class Piece:
             own.
     """
 
-    x: NDArray[np.float32]
-    y: NDArray[np.int64]
-    entity: NDArray[np.int64] | None = None
+    x: Single
+    y: Labels
+    entity: Indices | None = None
 
     def __len__(self) -> int:
         return len(self.y)
 
-    def take(self, at: NDArray[np.int64] | slice) -> Piece:
+    def take(self, at: Indices | slice) -> Piece:
         """Some of the examples: copied if ``at`` is an array, and not if it is a slice."""
         entity = None if self.entity is None else self.entity[at]
         return Piece(self.x[at], self.y[at], entity)
@@ -61,11 +61,11 @@ class Stream(Protocol):
         """The name in reports."""
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """Of one example before it was made flat: (channels, height, width) or (features,)."""
 
     @property
-    def classes(self) -> tuple[str, ...]:
+    def classes(self) -> Names:
         """A name for each class number."""
 
     @property
@@ -73,7 +73,7 @@ class Stream(Protocol):
         """Number of examples; None: endless, or a file whose end nobody has seen yet."""
 
     @property
-    def columns(self) -> tuple[str, ...] | None:
+    def columns(self) -> Names | None:
         """Names of the features of a table."""
 
     def read(self, start: int, count: int) -> Piece:
@@ -90,11 +90,19 @@ class Stream(Protocol):
         """
 
 
-class DerivedStream:
-    """A stream over another one; its examples are of the same shape and classes."""
+Changes = Callable[[int, int], tuple[int, ...]]
+"""As :meth:`Stream.changes`."""
 
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
+
+class DerivedStream:
+    """A stream over another one; its examples are of the same shape and classes.
+
+    Args:
+        added: the changes that the stream below does not have.
+    """
+
+    def __init__(self, stream: Stream, added: Changes | None = None) -> None:
+        self.stream, self.added = stream, added
         self.name, self.shape, self.classes = stream.name, stream.shape, stream.classes
         self.columns = stream.columns
 
@@ -103,28 +111,10 @@ class DerivedStream:
         """Length of the stream below, as far as it knows."""
         return self.stream.length
 
-    def added_changes(self, start: int, stop: int) -> tuple[int, ...]:
-        """The changes in [start, stop) that the stream below does not have."""
-        return ()
-
     def changes(self, start: int, stop: int) -> tuple[int, ...]:
         """All changes in [start, stop), in order."""
-        both = {*self.stream.changes(start, stop), *self.added_changes(start, stop)}
-        return tuple(sorted(both))
-
-
-def room(start: int, count: int, length: int | None) -> int:
-    """Return how many of ``count`` examples from ``start`` there are.
-
-    Raises:
-        StudyError: for a negative start or count.
-    """
-    if start < 0 or count < 0:
-        raise StudyError(
-            f"a stream is read from an example 0, 1, 2, ... on; asked for {count} examples "
-            f"from {start}"
-        )
-    return count if length is None else max(0, min(count, length - start))
+        added = () if self.added is None else self.added(start, stop)
+        return tuple(sorted({*self.stream.changes(start, stop), *added}))
 
 
 def blocks(start: int, count: int) -> Iterator[tuple[int, int, int]]:
@@ -319,7 +309,7 @@ def refuse_incomplete(given: object, wrong: Wrong, call: str) -> None:
         raise wrong(call, given, f"a stream, and this has no {', no '.join(missing)}")
 
 
-def _same_entities(given: NDArray[np.int64] | None, below: NDArray[np.int64] | None) -> bool:
+def _same_entities(given: Indices | None, below: Indices | None) -> bool:
     if given is None or below is None:
         return given is below
     return np.array_equal(given, below)

@@ -40,16 +40,16 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random import Generator
 
 from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError, StudyError
-from sordino.data.dataset import Dataset, scaled
+from sordino.data.dataset import Array, Dataset, Double, Indices, Names, Single, scaled
 from sordino.data.stream.drift import Sampling, classes_drawn
-from sordino.data.stream.piece import BLOCK, Piece, blocks, room
+from sordino.data.stream.piece import BLOCK, Piece, blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +89,17 @@ class Stored:
             class, with replacement; both are addressed by block.
     """
 
-    columns: tuple[str, ...] | None = None
+    columns: Names | None = None
     length: int | None = None
 
-    def __init__(self, dataset: Dataset, seed: int, drift: Sampling | None = None) -> None:
+    drift: Sampling | None = None
+
+    def __init__(self, dataset: Dataset, seed: int) -> None:
         if not len(dataset):
             raise DataError(
                 f"{dataset.name}: a stream needs at least one example, the data set has none"
             )
-        self.dataset, self.seed, self.drift = dataset, seed, drift
+        self.dataset, self.seed = dataset, seed
         self.name, self.shape, self.classes = dataset.name, dataset.shape, dataset.classes
         counts = np.bincount(dataset.y, minlength=len(dataset.classes))
         self._grouped = np.argsort(dataset.y, kind="stable"), np.cumsum(counts) - counts, counts
@@ -112,13 +114,13 @@ class Stored:
         found.drift, found._block = drift, -1
         return found
 
-    def rows(self, block: int) -> NDArray[np.int64]:
+    def rows(self, block: int) -> Indices:
         """The rows that a block's events draw, (BLOCK,); those of the last one are kept."""
         if block != self._block:
             self._rows, self._block = self._draw(block), block
         return self._rows
 
-    def _draw(self, block: int) -> NDArray[np.int64]:
+    def _draw(self, block: int) -> Indices:
         rng = Seeded(self.seed).at("stream", "rows", block)
         rows, firsts, counts = self._grouped
         if self.drift is None:
@@ -173,12 +175,11 @@ class Deformed(Stored):
             Seeded(seed).at("stream", "fields"), self.strength.fields, size, sigma
         )
         self._gain = np.float32(2 / 255 if dataset.x.dtype == np.uint8 else 2)
-        self._at, self._drawn = -1, tuple[NDArray[Any], ...]()
+        self._at, self._drawn = -1, tuple[Array, ...]()
 
     def read(self, start: int, count: int) -> Piece:
         from sordino.data.stream.warp import render  # loads numba
 
-        count = room(start, count, None)
         x, y = np.empty((count, math.prod(self.shape)), np.float32), np.empty(count, np.int64)
         done = 0
         for block, first, last in blocks(start, count):
@@ -193,16 +194,14 @@ class Deformed(Stored):
             done += last - first
         return Piece(x, y)
 
-    def _parameters(self, block: int) -> tuple[NDArray[Any], ...]:
+    def _parameters(self, block: int) -> tuple[Array, ...]:
         if block != self._at:
             rng = Seeded(self.seed).at("stream", "deformed", block)
             self._drawn, self._at = parameters(rng, self.strength, self._side), block
         return self._drawn
 
 
-def parameters(
-    rng: np.random.Generator, strength: Strength, side: float
-) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
+def parameters(rng: Generator, strength: Strength, side: float) -> tuple[Indices, Single, Single]:
     """Draw ``pair``, ``affine`` and ``mix`` of a block of samples, as
     :func:`sordino.data.stream.warp.render` takes them.
     """
@@ -224,7 +223,7 @@ def parameters(
     return pair, affine.astype(np.float32), mix.astype(np.float32)
 
 
-def grid(picture: tuple[int, int], size: tuple[int, int]) -> NDArray[np.float32]:
+def grid(picture: tuple[int, int], size: tuple[int, int]) -> Single:
     """Return where pixels of ``size`` lie in ``picture``, from its centre, (2, height x width)."""
     rows, columns = (
         (np.arange(n) + 0.5) * side / n - side / 2 for side, n in zip(picture, size, strict=True)
@@ -233,8 +232,8 @@ def grid(picture: tuple[int, int], size: tuple[int, int]) -> NDArray[np.float32]
 
 
 def smooth_fields(
-    rng: np.random.Generator, count: int, size: tuple[int, int], sigma: tuple[float, float]
-) -> NDArray[np.float32]:
+    rng: Generator, count: int, size: tuple[int, int], sigma: tuple[float, float]
+) -> Single:
     """Return fields (count, 2, height x width) of root mean square 1; ``sigma`` in pixels."""
     noise = rng.standard_normal(
         (count, 2, *(n + 2 * _reach(s) for n, s in zip(size, sigma, strict=True)))
@@ -249,7 +248,7 @@ def _reach(sigma: float) -> int:
     return int(np.ceil(3 * sigma))
 
 
-def _gaussian(n: int, sigma: float) -> NDArray[np.float64]:
+def _gaussian(n: int, sigma: float) -> Double:
     """Return the matrix (n, n + 2 reach) that smooths by a Gaussian."""
     apart = np.arange(n + 2 * _reach(sigma)) - _reach(sigma) - np.arange(n)[:, None]
     return np.asarray(np.exp(-0.5 * (apart / sigma) ** 2))
@@ -278,18 +277,17 @@ class Replayed(Stored):
         self._epoch, self._order = -1, np.empty(0, np.int64)
 
     def read(self, start: int, count: int) -> Piece:
-        count = room(start, count, None)
         rows = self._permuted(start, count) if self.drift is None else self._drawn(start, count)
         data = self.dataset
         # Fancy indexing has copied; scaled copies pixels once more and leaves floats alone.
         x = scaled(data.x[rows]).reshape(count, math.prod(self.shape))
         return Piece(x, data.y[rows], rows if data.client is None else data.client[rows])
 
-    def _drawn(self, start: int, count: int) -> NDArray[np.int64]:
+    def _drawn(self, start: int, count: int) -> Indices:
         parts = [self.rows(block)[first:last] for block, first, last in blocks(start, count)]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
-    def _permuted(self, start: int, count: int) -> NDArray[np.int64]:
+    def _permuted(self, start: int, count: int) -> Indices:
         rows, done, n = np.empty(count, np.int64), 0, len(self.dataset)
         while done < count:
             epoch, at = divmod(start + done, n)

@@ -37,22 +37,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sordino.base.errors import DataError, did_you_mean
-from sordino.data.dataset import Scale, constants, listed, refuse_non_finite, single
+from sordino.data.dataset import (
+    Indices,
+    Names,
+    Scale,
+    Shape,
+    Single,
+    constants,
+    listed,
+    refuse_non_finite,
+    single,
+)
 from sordino.data.encoding import refuse_gaps
 from sordino.data.formats import AGAIN, Source
 from sordino.data.identity import entity as entity_of
 from sordino.data.labels import class_numbers
 from sordino.data.stream.drift import ByClass
-from sordino.data.stream.piece import Piece, joined, room
+from sordino.data.stream.piece import Piece, joined
 from sordino.data.table import MOST_COLUMNS, refuse_long
 
 if TYPE_CHECKING:
     from sordino.data.stream.drift import Sampling
 
-Seen = Callable[[NDArray[np.float32], NDArray[np.int64], Sequence[list[str]]], None]
+Seen = Callable[[Single, Indices, Sequence[list[str]]], None]
 TEXT = (".csv", ".csv.gz", ".csv.bz2")
 PARQUET_ROWS = 20_000
 """Rows at a time, at most."""
@@ -122,8 +131,8 @@ class TableStream:
         if self._number("0") == 0 and "0" not in self.classes:
             self._expected += f", or 0 to {len(self.classes) - 1}"
         self._again()
-        self.columns: tuple[str, ...] | None = self._features
-        self.shape: tuple[int, ...] = (len(self._features),)
+        self.columns: Names | None = self._features
+        self.shape: Shape = (len(self._features),)
         self.length = rows if self._file_rows is None else self._file_rows
         if rows is not None and rows != self.length:
             raise self._count(self.length or 0)
@@ -135,10 +144,11 @@ class TableStream:
         Raises:
             DataError: names file, row and column of what cannot be read.
         """
-        count = room(start, count, self.length)
         if start < self._first:
             self._again()
         at, stop, pieces = start, start + count, list[Piece]()
+        if self.length is not None:
+            stop = min(stop, self.length)
         while at < stop and self._reach(at):
             rows = np.arange(at, min(stop, self._first + len(self._piece))) - self._first
             pieces.append(self._piece.take(rows))
@@ -153,7 +163,7 @@ class TableStream:
         """The same rows, their classes drawn by ``drift``: within a class in the file's order."""
         return ByClass(self, self.seed, drift)
 
-    def rescale(self, x: NDArray[np.float32], first: int) -> None:
+    def rescale(self, x: Single, first: int) -> None:
         """Apply the constants to rows (n, features) from ``first`` on, in place.
 
         Raises:
@@ -200,7 +210,7 @@ class TableStream:
             f"{self.path}: expected {self._rows} rows, but found {found}{more}. {AGAIN}"
         )
 
-    def _made(self, x: NDArray[np.float32], cells: Callable[[str], list[str]]) -> Piece:
+    def _made(self, x: Single, cells: Callable[[str], list[str]]) -> Piece:
         """The next rows, by their features and the cells of the other columns."""
         others = [cells(name) for name in (self.label, self.entity) if name is not None]
         y = self._numbers(others[0], self.label, self._number, self._unknown_label)
@@ -222,7 +232,7 @@ class TableStream:
         column: str,
         number: Callable[[str], int | None],
         fault: Callable[[str], str],
-    ) -> NDArray[np.int64]:
+    ) -> Indices:
         """Numbers of cells, each text looked up once."""
         known = {text: number(text) for text in set(cells)}
         if None in known.values():
@@ -404,7 +414,7 @@ class Text(TableStream):
                 "or encode it as numbers"
             ) from None
 
-    def _header(self) -> tuple[str, ...]:
+    def _header(self) -> Names:
         try:
             names = next(self._reader, None)
         except csv.Error as error:
