@@ -174,7 +174,7 @@ def test_set_changes_any_key(tmp_path: Path) -> None:
 def test_missing_and_broken_files(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match="there is no such study file"):
         studies.read(tmp_path / "none.toml")
-    with pytest.raises(StudyError, match="this is a folder"):
+    with pytest.raises(StudyError, match=r"Is a directory.*Give a study file"):
         studies.read(tmp_path)
     broken = tmp_path / "broken.toml"
     broken.write_text("name = ")

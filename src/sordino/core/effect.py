@@ -16,21 +16,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.base.frozen import Frozen
 from sordino.base.message import Reply, Task, Vector
 from sordino.core.records import Row
 from sordino.privacy import Event as Fact
 from sordino.privacy import Permit
 
 
-class Begin(msgspec.Struct, frozen=True):
+class Begin(Frozen):
     """The run begins or goes on, or a round was closed and is evaluated and saved: what is next?"""
 
 
-class EventBlock(msgspec.Struct, frozen=True):
+class EventBlock(Frozen):
     """A task for an engine that plays many events in one local call; it is never sent to anybody.
 
     Attributes:
@@ -42,7 +42,7 @@ class EventBlock(msgspec.Struct, frozen=True):
     count: int
 
 
-class BlockPlayed(msgspec.Struct, frozen=True, eq=False):
+class BlockPlayed(Frozen, eq=False):
     """The outcome of an :class:`EventBlock`.
 
     Attributes:
@@ -60,7 +60,7 @@ Request = Task | EventBlock
 Said = Reply | BlockPlayed
 
 
-class Arrived(msgspec.Struct, frozen=True):
+class Arrived(Frozen):
     """A message reached the server.
 
     Who sent it stands in it, and was checked by whoever received it.
@@ -69,25 +69,25 @@ class Arrived(msgspec.Struct, frozen=True):
     message: Said
 
 
-class Booked(msgspec.Struct, frozen=True):
+class Booked(Frozen):
     """The charge that :class:`Book` asked for is in the ledger, durably: a permit of every unit."""
 
     permits: tuple[Permit, ...]
 
 
-class Woke(msgspec.Struct, frozen=True):
+class Woke(Frozen):
     """The time asked for by a :class:`Wake` with this tag has come."""
 
     tag: str
 
 
-class Joined(msgspec.Struct, frozen=True):
+class Joined(Frozen):
     """A site that was given up has been heard from again."""
 
     site: int
 
 
-class Left(msgspec.Struct, frozen=True):
+class Left(Frozen):
     """A site cannot be reached any more, and what it worked on will not come while it is away.
 
     Attributes:
@@ -98,7 +98,7 @@ class Left(msgspec.Struct, frozen=True):
     final: bool = False
 
 
-class Overtaken(msgspec.Struct, frozen=True):
+class Overtaken(Frozen):
     """Tasks up to this number are booked and may have been answered, and a power failure has taken
     what the server knew of them: go on with the next number.
 
@@ -113,26 +113,26 @@ class Overtaken(msgspec.Struct, frozen=True):
     steps: tuple[int, ...] = ()
 
 
-class Stop(msgspec.Struct, frozen=True):
+class Stop(Frozen):
     """The run cannot go on, and why; what was released stands, and the run ends with it."""
 
     why: str
 
 
-class Lapsed(msgspec.Struct, frozen=True):
+class Lapsed(Frozen):
     """The answer to this task would not be used any more, and was not computed; it is paid for."""
 
     site: int
     number: int
 
 
-class Learned(msgspec.Struct, frozen=True):
+class Learned(Frozen):
     """The server's model has done what :class:`Learn` or :class:`Skip` asked."""
 
     number: int
 
 
-class Summed(msgspec.Struct, frozen=True, eq=False):
+class Summed(Frozen, eq=False):
     """The sum that :class:`Open` asked for is opened, or is lost and cannot be.
 
     Attributes:
@@ -151,28 +151,28 @@ Event = (
 )
 
 
-class Book(msgspec.Struct, frozen=True):
+class Book(Frozen):
     """Charge every site, in the cohort or not, with what a round releases of it, beforehand."""
 
     number: int
     fact: Fact
 
 
-class Send(msgspec.Struct, frozen=True):
+class Send(Frozen):
     """Give a site a task, or an answer. Whatever its price is, is booked first."""
 
     site: int
     message: Request
 
 
-class Wake(msgspec.Struct, frozen=True):
+class Wake(Frozen):
     """Send back :class:`Woke` with this tag after so many seconds."""
 
     after: float
     tag: str
 
 
-class Learn(msgspec.Struct, frozen=True, eq=False):
+class Learn(Frozen, eq=False):
     """Let the server's own model learn from an event whose embeddings are all there.
 
     It answers the active parties.
@@ -192,7 +192,7 @@ class Learn(msgspec.Struct, frozen=True, eq=False):
     absent: tuple[int, ...]
 
 
-class Skip(msgspec.Struct, frozen=True):
+class Skip(Frozen):
     """The event is over, and nobody learns from it; the server has seen its labels all the same."""
 
     number: int
@@ -201,7 +201,7 @@ class Skip(msgspec.Struct, frozen=True):
     active: tuple[int, ...] = ()
 
 
-class Open(msgspec.Struct, frozen=True, eq=False):
+class Open(Frozen, eq=False):
     """Open the sum of what these clients sent in a round, and of nothing else.
 
     A simulation's contributions are under no mask: their sum stands open. On a network the masks
@@ -218,19 +218,19 @@ class Open(msgspec.Struct, frozen=True, eq=False):
     values: NDArray[np.uint64]
 
 
-class Log(msgspec.Struct, frozen=True):
+class Log(Frozen):
     """A row for the log. The kernel adds what it alone knows (time, epsilon, accuracy)."""
 
     row: Row
 
 
-class Closed(msgspec.Struct, frozen=True):
+class Closed(Frozen):
     """A round is over and a new global model stands; the moment to evaluate and to save."""
 
     number: int
 
 
-class Finish(msgspec.Struct, frozen=True):
+class Finish(Frozen):
     """Nothing more will happen."""
 
     why: str

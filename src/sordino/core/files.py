@@ -94,15 +94,10 @@ def write_new(path: Path, text: str) -> None:
     Raises:
         StudyError: if it exists or cannot be written.
     """
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise StudyError(f"{path}: exists already; choose another name") from None
-    except OSError as error:
-        raise StudyError(
-            f"{path}: cannot be written ({error.strerror}); choose another place"
-        ) from None
+    if path.exists():
+        raise StudyError(f"{path}: exists already; choose another name")
+    with said_clearly(path), path.open("x", encoding="utf-8") as file:
+        file.write(text)
 
 
 def _forget() -> None:

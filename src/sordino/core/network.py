@@ -15,13 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
-import msgspec
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from sordino.base.errors import DataError, StudyError
 from sordino.base.files import toml_of
+from sordino.base.frozen import Frozen
 from sordino.base.registry import Section
 from sordino.core import study as studies
 from sordino.core.plan import Disk, Plan
@@ -29,6 +28,7 @@ from sordino.core.prepared import Affordable, PreparedRun
 from sordino.core.statements import SiteScope
 from sordino.core.study.base import Study
 from sordino.core.study.data import refuse_classes
+from sordino.core.world import Arrays
 from sordino.data.dataset import Dataset, Labels, Span
 
 T = TypeVar("T", bound=Study)
@@ -152,7 +152,7 @@ class Agreement(Section):
         return tuple(each.examples for each in self.site)
 
 
-class DemoFiles(msgspec.Struct, frozen=True, eq=False):
+class DemoFiles(Frozen, eq=False):
     """A study's data, divided into a file for each site as a simulation divides it.
 
     Attributes:
@@ -166,13 +166,13 @@ class DemoFiles(msgspec.Struct, frozen=True, eq=False):
     shape: Shape
     names: tuple[str, ...]
     examples: tuple[int, ...]
-    files: tuple[dict[str, NDArray[Any]], ...]
+    files: tuple[Arrays, ...]
     prints: tuple[str, ...]
     study: Any
-    test: dict[str, NDArray[Any]] | None = None
+    test: Arrays | None = None
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class Standing(Frozen, kw_only=True):
     """What a site's rows have spent before it joins, and what is left: for this site alone.
 
     Attributes:
@@ -359,17 +359,19 @@ def refuse_limit(study: Study, limit: float | None) -> None:
     Raises:
         StudyError: naming it.
     """
-    if limit is not None and study.privacy.unit == "none":
+    if limit is None:
+        return
+    if study.privacy.unit == "none":
         raise StudyError(
             "--epsilon-limit: this study protects nobody (privacy.unit = 'none'), and no limit "
             "holds. Do not join, or agree on a study with a guarantee"
         )
-    if limit is not None and study.form != "sound":
+    if study.form != "sound":
         raise StudyError(
             "--epsilon-limit: this study is of a paper's literal form, which has no proven bound, "
             "and no limit holds. Do not join, or agree on the sound form"
         )
-    if limit is not None and not limit > 0:
+    if not limit > 0:
         raise StudyError(f"--epsilon-limit: it must be positive; got {limit}")
 
 

@@ -27,6 +27,7 @@ from msgspec import UNSET, UnsetType
 
 from sordino.base.errors import SordinoError, StudyError
 from sordino.base.files import Malformed, json_of, object_of
+from sordino.base.frozen import Frozen
 from sordino.core import regimes
 
 T = TypeVar("T")
@@ -49,13 +50,16 @@ Maybe: TypeAlias = T | UnsetType | None
 Number: TypeAlias = Maybe[Real]
 Whole: TypeAlias = Maybe[Count]
 Text: TypeAlias = Maybe[str]
+Written: TypeAlias = str | UnsetType
+"""A text, or absent."""
+Counted: TypeAlias = Count | UnsetType
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class Record(Frozen, kw_only=True):
     """A typed piece of what a run leaves in its files."""
 
 
-class Open(Record, frozen=True, kw_only=True):
+class Open(Record, kw_only=True):
     """A record that may have keys beyond those it names; they stand beside the others in the file.
 
     Attributes:
@@ -97,7 +101,7 @@ def at(record: msgspec.Struct, key: str) -> object:
     return record.extra.get(key, UNSET) if found is UNSET and isinstance(record, Open) else found
 
 
-class OfClass(Record, frozen=True, kw_only=True):
+class OfClass(Record, kw_only=True):
     """The quality with which examples of one class are told from all others; shares in [0, 1].
 
     Attributes:
@@ -119,7 +123,7 @@ class OfClass(Record, frozen=True, kw_only=True):
     average_precision: Number = UNSET
 
 
-class OfOwner(Record, frozen=True, kw_only=True):
+class OfOwner(Record, kw_only=True):
     """The quality for one client: accuracy, or root mean squared error, on ``rows`` rows."""
 
     name: Text = UNSET
@@ -127,7 +131,7 @@ class OfOwner(Record, frozen=True, kw_only=True):
     value: Number = UNSET
 
 
-class Owners(Record, frozen=True, kw_only=True):
+class Owners(Record, kw_only=True):
     """The evenness with which clients are served.
 
     Attributes:
@@ -144,7 +148,7 @@ class Owners(Record, frozen=True, kw_only=True):
     spread: Number = UNSET
 
 
-class Metrics(Open, frozen=True, kw_only=True):
+class Metrics(Open, kw_only=True):
     """``metrics.json``. What does not suit the task is absent.
 
     Attributes:
@@ -183,7 +187,7 @@ class Metrics(Open, frozen=True, kw_only=True):
     clients: Maybe[Owners] = UNSET
 
 
-class Row(Open, frozen=True, kw_only=True, tag_field="kind"):
+class Row(Open, kw_only=True, tag_field="kind"):
     """A row of the log.
 
     Attributes:
@@ -192,7 +196,7 @@ class Row(Open, frozen=True, kw_only=True, tag_field="kind"):
             depends on batches, whose sizes are secret.
     """
 
-    round: Count | UnsetType = UNSET
+    round: Counted = UNSET
     time: Real | UnsetType = UNSET
 
     @property
@@ -201,7 +205,7 @@ class Row(Open, frozen=True, kw_only=True, tag_field="kind"):
         return str(type(self).__struct_config__.tag)
 
 
-class Round(Row, frozen=True, kw_only=True, tag="round"):
+class Round(Row, kw_only=True, tag="round"):
     """A round, as every regime says it.
 
     Attributes:
@@ -213,76 +217,76 @@ class Round(Row, frozen=True, kw_only=True, tag="round"):
         note: the method's remark.
     """
 
-    steps: Count | UnsetType = UNSET
+    steps: Counted = UNSET
     epsilon: Number = UNSET
     accuracy: Number = UNSET
     loss: Number = UNSET
     note: Text = UNSET
 
 
-class OfClient(Row, frozen=True, kw_only=True):
+class OfClient(Row, kw_only=True):
     """A row about one client. None is written where it is secret who takes part."""
 
-    client: Count | UnsetType = UNSET
+    client: Counted = UNSET
 
 
-class Late(OfClient, frozen=True, kw_only=True, tag="late"):
+class Late(OfClient, kw_only=True, tag="late"):
     """An answer that came after its round was closed; ``released``: what it says is out."""
 
     released: bool | UnsetType = UNSET
 
 
-class Lost(OfClient, frozen=True, kw_only=True, tag="lost"):
+class Lost(OfClient, kw_only=True, tag="lost"):
     """A client that vanished with its task."""
 
     released: bool | UnsetType = UNSET
 
 
-class Joined(OfClient, frozen=True, kw_only=True, tag="joined"):
+class Joined(OfClient, kw_only=True, tag="joined"):
     """A client that was given up and is back."""
 
 
-class Left(OfClient, frozen=True, kw_only=True, tag="left"):
+class Left(OfClient, kw_only=True, tag="left"):
     """An edge that has left for good, after so many updates."""
 
-    updates: Count | UnsetType = UNSET
-    why: str | UnsetType = UNSET
+    updates: Counted = UNSET
+    why: Written = UNSET
 
 
-class Stale(OfClient, frozen=True, kw_only=True, tag="stale"):
+class Stale(OfClient, kw_only=True, tag="stale"):
     """A gradient that was too stale to be applied."""
 
-    staleness: Count | UnsetType = UNSET
+    staleness: Counted = UNSET
     released: bool | UnsetType = UNSET
 
 
-class Dropped(OfClient, frozen=True, kw_only=True, tag="dropped"):
+class Dropped(OfClient, kw_only=True, tag="dropped"):
     """An answer that nobody had asked for."""
 
-    task: Count | UnsetType = UNSET
-    why: str | UnsetType = UNSET
+    task: Counted = UNSET
+    why: Written = UNSET
 
 
-class Declined(OfClient, frozen=True, kw_only=True, tag="declined"):
+class Declined(OfClient, kw_only=True, tag="declined"):
     """A site that refused what it was asked for, and why. Only where sites are real."""
 
-    why: str | UnsetType = UNSET
+    why: Written = UNSET
 
 
-class Refused(Row, frozen=True, kw_only=True, tag="refused"):
+class Refused(Row, kw_only=True, tag="refused"):
     """The ledger refused a charge; the run went no further."""
 
-    why: str | UnsetType = UNSET
+    why: Written = UNSET
 
 
-class End(Row, frozen=True, kw_only=True, tag="end"):
+class End(Row, kw_only=True, tag="end"):
     """The run is over; ``accuracy`` on a stream, of all its events."""
 
-    why: str | UnsetType = UNSET
+    why: Written = UNSET
     accuracy: Number = UNSET
 
 
-class Unknown(Open, frozen=True, kw_only=True):
+class Unknown(Open, kw_only=True):
     """A row of a kind that this version does not know; all of it stands in ``extra``."""
 
     @property
@@ -300,7 +304,7 @@ KINDS: dict[str, type[Row]] = {
 }
 
 
-class Begin(Record, frozen=True, kw_only=True):
+class Begin(Record, kw_only=True):
     """The facts that a run begins with.
 
     Attributes:
@@ -313,10 +317,10 @@ class Begin(Record, frozen=True, kw_only=True):
     study: str
     environment: dict[str, object]
     promise: dict[str, object]
-    key: str | UnsetType = UNSET
+    key: Written = UNSET
 
 
-class Spent(Record, frozen=True, kw_only=True):
+class Spent(Record, kw_only=True):
     """The epsilon that was spent when a run ended.
 
     Attributes:
@@ -328,7 +332,7 @@ class Spent(Record, frozen=True, kw_only=True):
     test: Real | None
 
 
-class Seal(Record, frozen=True, kw_only=True):
+class Seal(Record, kw_only=True):
     """The end of a run: files' digests by name, ``run.json`` by dotted key, what was spent."""
 
     files: dict[str, str]
@@ -340,14 +344,14 @@ FORMAT = 1
 """Of ``run.json``, and of the log beside it."""
 
 
-class Client(Record, frozen=True, kw_only=True):
+class Client(Record, kw_only=True):
     """A participant: its number, and its unit in the ledger."""
 
     client: Maybe[int | str] = UNSET
     unit: Text = UNSET
 
 
-class Facts(Record, frozen=True, kw_only=True, tag_field="regime"):
+class Facts(Record, kw_only=True, tag_field="regime"):
     """The facts that a regime adds, in a subclass whose tag is its name.
 
     Attributes:
@@ -375,7 +379,7 @@ class Facts(Record, frozen=True, kw_only=True, tag_field="regime"):
         return len(self.members)
 
 
-class Module(Record, frozen=True, kw_only=True):
+class Module(Record, kw_only=True):
     """Code that the study names: its file, its digest, and whether it lay beside the study."""
 
     file: Text = UNSET
@@ -383,7 +387,7 @@ class Module(Record, frozen=True, kw_only=True):
     beside: Maybe[bool] = UNSET
 
 
-class Result(Record, frozen=True, kw_only=True):
+class Result(Record, kw_only=True):
     """The end of a run.
 
     Attributes:
@@ -412,7 +416,7 @@ class Result(Record, frozen=True, kw_only=True):
     early: Maybe[bool] = UNSET
 
 
-class Place(Record, frozen=True, kw_only=True):
+class Place(Record, kw_only=True):
     """The place in its ledger where a run was sealed: entries, the last digest, and whose ledger it
     is.
     """
@@ -422,7 +426,7 @@ class Place(Record, frozen=True, kw_only=True):
     scope: Text = UNSET
 
 
-class About(Open, frozen=True, kw_only=True):
+class About(Open, kw_only=True):
     """``run.json``.
 
     Attributes:
@@ -448,7 +452,7 @@ class About(Open, frozen=True, kw_only=True):
             absent where sites keep their data, or a ledger belongs to the data.
     """
 
-    format: Count | UnsetType = UNSET
+    format: Counted = UNSET
     run: Text = UNSET
     name: Text = UNSET
     method: Text = UNSET
@@ -489,7 +493,7 @@ class About(Open, frozen=True, kw_only=True):
         return str(type(self.facts).__struct_config__.tag)
 
 
-class Environment(Open, frozen=True, kw_only=True):
+class Environment(Open, kw_only=True):
     """``environment.json``: what the bits of a result depend on besides the study.
 
     Attributes:
@@ -504,19 +508,19 @@ class Environment(Open, frozen=True, kw_only=True):
     """
 
     modules: dict[str, str] | UnsetType = UNSET
-    sordino: str | UnsetType = UNSET
-    numerics: str | UnsetType = UNSET
-    code: str | UnsetType = UNSET
-    python: str | UnsetType = UNSET
-    torch: str | UnsetType = UNSET
-    numpy: str | UnsetType = UNSET
-    numba: str | UnsetType = UNSET
-    machine: str | UnsetType = UNSET
-    system: str | UnsetType = UNSET
-    device: str | UnsetType = UNSET
-    threads: Count | UnsetType = UNSET
-    cpu_capability: str | UnsetType = UNSET
-    cpu: str | UnsetType = UNSET
+    sordino: Written = UNSET
+    numerics: Written = UNSET
+    code: Written = UNSET
+    python: Written = UNSET
+    torch: Written = UNSET
+    numpy: Written = UNSET
+    numba: Written = UNSET
+    machine: Written = UNSET
+    system: Written = UNSET
+    device: Written = UNSET
+    threads: Counted = UNSET
+    cpu_capability: Written = UNSET
+    cpu: Written = UNSET
     settings: dict[str, str] | UnsetType = UNSET
     companions: dict[str, str] | UnsetType = UNSET
 
@@ -613,13 +617,6 @@ def row(line: bytes | str, regime: str | None = None) -> Row | Unknown:
         return _open(found, regimes.row(regime), "kind")
     known = KINDS.get(kind) if isinstance(kind, str) else None
     return Unknown(extra=found) if known is None else _open(found, known, "kind")
-
-
-class Numbered(msgspec.Struct, frozen=True):
-    """A row of the log of whatever regime: its kind and its number."""
-
-    kind: str = ""
-    round: Count = 0
 
 
 def about(content: str | bytes, place: object) -> About:

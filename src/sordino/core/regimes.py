@@ -409,16 +409,15 @@ def shared(vocabularies: Iterable[Vocabulary]) -> Vocabulary:
     if len(kinds) < 2:
         alike = len(kinds) == len(measured) == 1
         return kinds[0] if alike else vocabulary(kinds[0].regime if kinds else None)
+    nouns: dict[str, Any] = {
+        noun: _or(getattr(each, noun) for each in kinds)
+        for noun in ("round", "rounds", "steps", "client", "a_client", "clients")
+    }
     return replace(
         kinds[0],
         regime="mixed",
-        round=_or(each.round for each in kinds),
-        rounds=_or(each.rounds for each in kinds),
-        steps=_or(each.steps for each in kinds),
+        **nouns,
         steps_of_one=_or((each.steps_of_one for each in kinds), ", or "),
-        client=_or(each.client for each in kinds),
-        a_client=_or(each.a_client for each in kinds),
-        clients=_or(each.clients for each in kinds),
         accuracy=kinds[0].accuracy if len(measured) == 1 else OF_EITHER,
     )
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from sordino.base.entropy import History
 from sordino.base.errors import StudyError
+from sordino.base.frozen import Frozen
 from sordino.base.message import Vector
 from sordino.core import records
 from sordino.core.effect import Book, Effects, Event, Learn, Learned, Overtaken, Request, Said, Skip
@@ -26,7 +27,11 @@ if TYPE_CHECKING:
     from sordino.training.plausible import Length
 
 
-class EncodedSnapshot(msgspec.Struct, frozen=True, eq=False):
+Arrays = Mapping[str, NDArray[Any]]
+"""By names."""
+
+
+class EncodedSnapshot(Frozen, eq=False):
     """A moment as it is kept on disk: named arrays, and the rest as JSON."""
 
     vectors: dict[str, NDArray[Any]]
@@ -115,14 +120,7 @@ MEMORY = "memory."
 """What names of arrays begin with that clients carry from task to task."""
 
 
-class KernelSnapshot(
-    msgspec.Struct,
-    Generic[S],
-    frozen=True,
-    eq=False,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-):
+class KernelSnapshot(Frozen, Generic[S], eq=False, forbid_unknown_fields=True, omit_defaults=True):
     """A run between two events. A state that is changed in place goes on changing: pack it at once.
 
     Attributes:
@@ -197,7 +195,7 @@ def unpacked(packed: EncodedSnapshot, state: Callable[[EncodedSnapshot], S]) -> 
     return found
 
 
-class Absence(msgspec.Struct, frozen=True):
+class Absence(Frozen):
     """A site that takes a task and vanishes.
 
     Attributes:
@@ -234,7 +232,7 @@ Faults = Sequence[tuple[int, str]]
 """Sites whose answers could not be used, and why."""
 
 
-class Summing(msgspec.Struct, frozen=True):
+class Summing(Frozen):
     """A sum of which the server learns nothing else: what everybody knows of it.
 
     Attributes:
@@ -376,13 +374,13 @@ class World(Generic[S]):
         """Those that the site has not worked off."""
         return ()
 
-    def memories(self) -> Mapping[str, NDArray[Any]]:
+    def memories(self) -> Arrays:
         """Return what clients of this process carry from task to task, by names; nothing where
         their work follows from their tasks alone.
         """
         return {}
 
-    def remember(self, memories: Mapping[str, NDArray[Any]], /) -> None:
+    def remember(self, memories: Arrays, /) -> None:
         """Have clients carry what :meth:`memories` gave."""
 
     def price(self, unit: str, spent: Spent, budget: Budget, /) -> float:
@@ -514,13 +512,13 @@ class SiteSide(World[S]):
     def settle(self, site: int, task: Request, /) -> None:
         """Let a site take in what a task brings of those before it."""
 
-    def carried(self, site: int, /) -> Mapping[str, NDArray[Any]]:
+    def carried(self, site: int, /) -> Arrays:
         """Return what a site must carry from one task to the next, between :meth:`settle` and
         :meth:`answer`, where it remembers.
         """
         return {}
 
-    def restore(self, site: int, carried: Mapping[str, NDArray[Any]], /) -> None:
+    def restore(self, site: int, carried: Arrays, /) -> None:
         """Take back what :meth:`carried` gave."""
 
     def model_of(self, site: int, given: Vector, /) -> Vector:

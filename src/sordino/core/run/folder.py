@@ -55,6 +55,7 @@ from sordino.base.files import (
     there,
     toml_of,
 )
+from sordino.base.frozen import Frozen
 from sordino.core import records, regimes
 from sordino.core import study as studies
 from sordino.core.files import replace_file, said_clearly
@@ -125,6 +126,7 @@ NEEDED = ("run", "payable", "warnings", "result")  # keys of run.json that going
 _PIECE = 1 << 20
 
 
+Table = Mapping[str, object]
 N = TypeVar("N", Begin, Seal)
 
 
@@ -156,9 +158,7 @@ class Difference(NamedTuple):
         return f"{self.place}: {self.key} is {self.now}; the ledger says {self.then}"
 
 
-def differences(
-    place: object, then: Mapping[str, object], now: Mapping[str, object]
-) -> list[Difference]:
+def differences(place: object, then: Table, now: Table) -> list[Difference]:
     """Every key whose value differs; one that is not set has no value.
 
     >>> print(*differences("study", {"privacy.clip": 2.0, "seed": 0}, {"privacy.clip": 1.9}))
@@ -171,7 +171,7 @@ def differences(
     ]
 
 
-def _shown(table: Mapping[str, object], key: str) -> str:
+def _shown(table: Table, key: str) -> str:
     if table.get(key) is None:
         return "not set"
     text = _text(table[key])
@@ -185,7 +185,7 @@ def _text(value: object) -> str:
         return repr(value)
 
 
-def as_noted(values: Mapping[str, object]) -> dict[str, object]:
+def as_noted(values: Table) -> dict[str, object]:
     """Values as a note holds them: small ones as they are, of large ones the digest.
 
     >>> as_noted({"epsilon": 0.5, "result": {"why": "T"}})
@@ -200,7 +200,7 @@ def as_noted(values: Mapping[str, object]) -> dict[str, object]:
     return found
 
 
-def flat(table: Mapping[str, object], before: str = "") -> Iterator[tuple[str, object]]:
+def flat(table: Table, before: str = "") -> Iterator[tuple[str, object]]:
     """The values of a table of tables, with dotted keys."""
     for key, value in table.items():
         if isinstance(value, Mapping) and value:
@@ -209,21 +209,21 @@ def flat(table: Mapping[str, object], before: str = "") -> Iterator[tuple[str, o
             yield f"{before}{key}", value
 
 
-def promise(about: Mapping[str, object]) -> dict[str, object]:
+def promise(about: Table) -> dict[str, object]:
     """The keys of ``run.json`` that stand before the run ends, as a note holds them."""
     return as_noted(
         {key: value for key, value in about.items() if key not in (*LATER, *MADE, CODE)}
     )
 
 
-def outcome(about: Mapping[str, object]) -> dict[str, object]:
+def outcome(about: Table) -> dict[str, object]:
     """The keys of a ``run.json`` that a seal holds: not the later place in the ledger, nor time."""
     found = as_noted({key: value for key, value in about.items() if key not in ("ledger", "ended")})
     found.pop("result.seconds", None)
     return found
 
 
-class RunFolder(msgspec.Struct, frozen=True):
+class RunFolder(Frozen):
     """A run folder, held against what its ledger says of it.
 
     Nothing in it is trusted: files are plain ones of bounded size, and notes are read key by key.
@@ -231,9 +231,7 @@ class RunFolder(msgspec.Struct, frozen=True):
 
     path: Path
 
-    def changed_since_begin(
-        self, note: Mapping[str, object], about: Mapping[str, object]
-    ) -> list[Difference]:
+    def changed_since_begin(self, note: Table, about: Table) -> list[Difference]:
         """Every key of study and promise that is not what the run began with.
 
         Args:
@@ -244,13 +242,9 @@ class RunFolder(msgspec.Struct, frozen=True):
             LedgerError: if the note holds no study.
             StudyError: if ``study.toml`` cannot be read.
         """
-        try:
+        what = f"{self.path}: the study in the ledger's note of how this run began"
+        with readable(what, LedgerError, "Restore the ledger from a copy"):
             then = toml_of(str(note["study"]))
-        except (Malformed, KeyError) as error:
-            raise LedgerError(
-                f"{self.path}: the ledger's note of how this run began holds no study that can be "
-                "read"
-            ) from error
         path = self.path / STUDY
         now = table_in(path, toml_of)
         for each in (then, now):
@@ -261,7 +255,7 @@ class RunFolder(msgspec.Struct, frozen=True):
         ]
 
     def changed_since_seal(
-        self, seal: Mapping[str, object], about: Mapping[str, object], digests: Mapping[str, str]
+        self, seal: Table, about: Table, digests: Mapping[str, str]
     ) -> list[Difference]:
         """Every key of ``run.json``, and every file, that is not what the run ended with.
 
@@ -279,7 +273,7 @@ class RunFolder(msgspec.Struct, frozen=True):
             ),
         ]
 
-    def to_digest(self, seal: Mapping[str, object]) -> list[str]:
+    def to_digest(self, seal: Table) -> list[str]:
         """The files whose digests a seal holds, and those that it must hold if they are there.
 
         Of a checkpoint that it does not hold nothing is said.
@@ -306,7 +300,7 @@ class RunFolder(msgspec.Struct, frozen=True):
                 late()
         return found.hexdigest()
 
-    def seal(self, done: Mapping[str, object], model: bytes, spent: records.Spent) -> Seal:
+    def seal(self, done: Table, model: bytes, spent: records.Spent) -> Seal:
         """The seal of a run that ended with ``done`` and this model, which is written later."""
         files = {
             name: self.digest(name)
@@ -349,7 +343,7 @@ class RunFolder(msgspec.Struct, frozen=True):
             "the ledger that the run began with, or begin a new run"
         )
 
-    def fit(self, facts: Mapping[str, object], kind: type[N]) -> N:
+    def fit(self, facts: Table, kind: type[N]) -> N:
         """A note of the ledger about this run, read.
 
         Raises:
@@ -487,7 +481,7 @@ NAMES = {
 AT_ONCE = 64  # vectors read from one mapping of the file
 
 
-class Saved(msgspec.Struct, Generic[M], frozen=True, eq=False, forbid_unknown_fields=True):
+class Saved(Frozen, Generic[M], eq=False, forbid_unknown_fields=True):
     """A moment, and what else stood then.
 
     Attributes:
@@ -506,7 +500,7 @@ class Saved(msgspec.Struct, Generic[M], frozen=True, eq=False, forbid_unknown_fi
     format: int = FORMAT
 
 
-class Ended(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=True):
+class Ended(Frozen, eq=False, forbid_unknown_fields=True):
     """All that is kept of a run that has ended, a :class:`sordino.core.world.Snapshot`: its model
     (d,), which stands among the vectors, and how far it came.
     """

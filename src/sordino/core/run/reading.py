@@ -276,6 +276,7 @@ def _log(
     """Rounds, other rows, and what is wrong with the log, read up to the first damaged line."""
     rounds: list[Round] = []
     others: list[Row | Unknown] = []
+    damaged = None
     for i, line in enumerate(_lines(path, last), start=1):
         if not line.strip():
             continue
@@ -283,17 +284,19 @@ def _log(
         try:
             row = records.row(line, regime)
         except records.Misfit as error:
-            return tuple(rounds), tuple(others), f"{where}: {error}; what follows is left out"
+            damaged = f"{where}: {error}; what follows is left out"
+            break
         except Malformed:
             # without its end of line: it is being written, or the run was killed
             half = not line.endswith(b"\n") and len(line) < LONGEST
             said = "is half written" if half else "is damaged; what follows is left out"
-            return tuple(rounds), tuple(others), f"{where} {said}"
+            damaged = f"{where} {said}"
+            break
         if isinstance(row, Round):
             rounds.append(row)
         else:
             others.append(row)
-    return tuple(rounds), tuple(others), None
+    return tuple(rounds), tuple(others), damaged
 
 
 def _lines(path: Path, last: int | None) -> Iterator[bytes]:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
-import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 from safetensors.numpy import save
@@ -25,6 +24,7 @@ from safetensors.numpy import save
 from sordino.base.errors import BudgetExceeded, ResumeError, SordinoError
 from sordino.base.files import sweep
 from sordino.base.fingerprints import KEYED
+from sordino.base.frozen import Frozen
 from sordino.core import files, records
 from sordino.core import regimes as builder
 from sordino.core import study as studies
@@ -71,7 +71,7 @@ from sordino.privacy import Budget, Charge, Ledger, LedgerSession, NonPrivate, a
 from sordino.privacy.session import NAME
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Outcome(Frozen):
     """The end of a run.
 
     Attributes:
@@ -105,7 +105,7 @@ class Outcome(msgspec.Struct, frozen=True):
     rmse: float | None = None
 
 
-class Going(msgspec.Struct, frozen=True):
+class Going(Frozen):
     """A run that begins or goes on: ``run.json``, how many rounds were done before, its folder."""
 
     about: About

@@ -20,12 +20,13 @@ from typing import Any
 import msgspec
 
 from sordino.base.errors import LedgerError, SordinoError, StudyError
-from sordino.base.files import json_of, open_below, readable, there, toml_of
+from sordino.base.files import json_of, object_of, open_below, readable, there, toml_of
 from sordino.base.fingerprints import KEYED
+from sordino.base.frozen import Frozen
 from sordino.base.registry import below
 from sordino.core.prepared import ELSEWHERE
 from sordino.core.prepared import UNIT as TEST
-from sordino.core.records import Numbered, number
+from sordino.core.records import number
 from sordino.core.run.folder import (
     ABOUT,
     CHECKPOINT,
@@ -60,14 +61,14 @@ Opened = tuple[Ledger, Note, Note | None]
 """A ledger that is whole, the beginning of the run, and its seal."""
 
 
-class Terms(msgspec.Struct, frozen=True):
+class Terms(Frozen):
     """The meaning of an epsilon: at which delta, by which accountant."""
 
     delta: float
     accountant: str
 
 
-class Unit(msgspec.Struct, frozen=True):
+class Unit(Frozen):
     """A unit of a ledger: its names and what it has spent (None where no delta is known).
 
     Of a set of records that is what those in it have spent at most, in this set and in all others.
@@ -78,7 +79,7 @@ class Unit(msgspec.Struct, frozen=True):
     epsilon: float | None
 
 
-class Kept(msgspec.Struct, frozen=True):
+class Kept(Frozen):
     """A ledger whose chain is whole."""
 
     path: Path
@@ -221,17 +222,14 @@ def _terms_of(note: Note) -> tuple[Row, Terms]:
     Raises:
         LedgerError: if the note holds none.
     """
-    try:
+    what = f"the study in entry {note.seq} (begin {note.name[:80]})"
+    with readable(what, LedgerError, "Restore the ledger from a copy"):
         study = toml_of(str(note.facts["study"]))
         privacy = study["privacy"]
         delta = float(privacy.get("delta", 1e-5))
         found = Terms(delta, accountant(str(privacy["accountant"])).name)
         if not 0.0 < delta < 1.0:
             raise ValueError(f"delta = {delta}")
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, StudyError) as error:
-        raise LedgerError(
-            f"entry {note.seq} (begin {note.name[:80]}) holds no study that can be read: {error!r}"
-        ) from error
     return study, found
 
 
@@ -267,25 +265,6 @@ class _Verification:
         with ledger_errors(ledger.path, self.clock):
             return self.price(ledger, unit, terms, ledger.spent(unit, until))
 
-    def shared_histories(self, ledger: Ledger) -> Mapping[str, Sequence[Spent]]:
-        """Of a ledger's sets that know records: what their records have spent in all together."""
-        what = f"{ledger.path}: what its records have spent"
-        with readable(what, LedgerError), ledger_errors(ledger.path, self.clock):
-            if not ledger.notes(RECORDS):
-                return {}
-            from sordino.privacy.records import bounds  # arrays take a while to import
-
-            return bounds(ledger, self.clock.check)
-
-    def missing(self, ledger: Ledger) -> Mapping[str, Spent]:
-        """What runs could still have spent on units, where they chose how much it is."""
-        what = f"{ledger.path}: what its runs could still have spent"
-        with readable(what, LedgerError), ledger_errors(ledger.path, self.clock):
-            found: dict[str, Spent] = {}
-            for each in reserve(ledger):
-                found[each.unit] = (*found.get(each.unit, ()), (each.event, each.count))
-            return found
-
     def ledger(self, path: Path) -> None:
         """Walk a ledger and price all its units; a problem, if that cannot be done."""
         try:
@@ -309,8 +288,19 @@ class _Verification:
         units = mapping(begins[-1].facts.get("units") if begins else None)
         labels = {str(name): str(unit) for unit, name in units.items() if name != unit}
         labels |= ledger.labels()
-        together = {} if terms is None else self.shared_histories(ledger)
-        missing = {} if terms is None else self.missing(ledger)
+        # of sets that know records, what these have spent in all together; and what runs could
+        # still have spent on units, where they chose how much it is
+        together: Mapping[str, Sequence[Spent]] = {}
+        missing: dict[str, Spent] = {}
+        if terms is not None:
+            what = f"{ledger.path}: what its records have spent, or could still have spent"
+            with readable(what, LedgerError), ledger_errors(ledger.path, self.clock):
+                if ledger.notes(RECORDS):
+                    from sordino.privacy.records import bounds  # arrays take a while to import
+
+                    together = bounds(ledger, self.clock.check)
+                for each in reserve(ledger):
+                    missing[each.unit] = (*missing.get(each.unit, ()), (each.event, each.count))
         stated = {} if terms is None else _stated(ledger, terms)
 
         def most_of(unit: str) -> float | None:
@@ -425,14 +415,10 @@ class _Verification:
         charges of the first time. It is read without its regime, which may not be known here.
         """
         last = 0
-        with open_below(folder, LOG) as log:
+        with readable(folder / LOG), open_below(folder, LOG) as log:
             for line in log:
-                try:
-                    row = msgspec.json.decode(line, type=Numbered)
-                except (msgspec.MsgspecError, RecursionError):
-                    self.problems.append(f"{folder / LOG}: a line cannot be read")
-                    return
-                now = row.round if row.kind == "round" else last
+                row = object_of(line, folder / LOG)
+                now = row["round"] if row["kind"] == "round" else last
                 if now < last:
                     self.problems.append(
                         f"{folder / LOG}: round {now} follows {last}, so the run was set back and "
@@ -624,7 +610,7 @@ def _stated(ledger: Ledger, terms: Terms) -> dict[str, float]:
     found: dict[str, float] = {}
     for seal in ledger.notes(SEAL):
         begin = ledger.noted(BEGIN, seal.name)
-        with suppress(LedgerError):  # a note of a version that wrote another study
+        with suppress(LedgerError, StudyError):  # a note of a version that wrote another study
             if begin is not None and _terms_of(begin)[1] == terms:
                 for _, name, spent in _sealed(begin.facts, seal.facts):
                     found[str(name)] = max(spent, found.get(str(name), 0.0))

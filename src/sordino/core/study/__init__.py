@@ -14,17 +14,12 @@ reviewer may skip it.
 Each regime adds the class of its own studies.
 """
 
-from sordino.core.study.base import Execution, Reported, Study
-from sordino.core.study.parse import named_modules, of_table, parse, read, read_run, write
-
-__all__ = [
-    "Execution",
-    "Reported",
-    "Study",
-    "named_modules",
-    "of_table",
-    "parse",
-    "read",
-    "read_run",
-    "write",
-]
+from sordino.core.study.base import Execution as Execution
+from sordino.core.study.base import Reported as Reported
+from sordino.core.study.base import Study as Study
+from sordino.core.study.parse import named_modules as named_modules
+from sordino.core.study.parse import of_table as of_table
+from sordino.core.study.parse import parse as parse
+from sordino.core.study.parse import read as read
+from sordino.core.study.parse import read_run as read_run
+from sordino.core.study.parse import write as write

@@ -348,16 +348,12 @@ class Data(Table):
                 f"partition kind '{self.partition.kind}' needs client_column, the name of "
                 "the column that says whose an example is"
             )
-        if self.person_rows is not None and self.person is None:
-            raise ValueError(
-                "person_rows bounds the rows of each person, and no column says whose a row is: "
-                "name it in person"
-            )
-        if self.person_histogram is not None and self.person is None:
-            raise ValueError(
-                "person_histogram says how many rows persons have, and no column says whose a row "
-                "is: name it in person"
-            )
+        for key in ("person_rows", "person_histogram"):
+            if getattr(self, key) is not None and self.person is None:
+                raise ValueError(
+                    f"{key} is about the rows of each person, and no column says whose a row is: "
+                    "name it in person"
+                )
         if self.person is not None and self.person_rows is None:
             raise ValueError(
                 f"person = '{self.person}' needs person_rows, the most rows of one person that are "

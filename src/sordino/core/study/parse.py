@@ -33,8 +33,10 @@ from sordino.core import regimes
 from sordino.core.method import METHODS, Method
 from sordino.core.study.base import UNITS, Study
 
+Table = Mapping[str, Any]
 
-def parse(table: Mapping[str, Any], *, source: str) -> Study:
+
+def parse(table: Table, *, source: str) -> Study:
     """The study in a table, all mistakes at once.
 
     Raises:
@@ -50,7 +52,7 @@ def parse(table: Mapping[str, Any], *, source: str) -> Study:
         raise StudyError("\n".join(f"{source}: {line}" for line in lines)) from None
 
 
-def _named_after(table: Mapping[str, Any]) -> str:
+def _named_after(table: Table) -> str:
     """The name of a study that has none: its method, and its data."""
     method = METHODS.spelled_out(table.get("method"))
     data = below(table, "data", "name") or Path(str(below(table, "data", "file") or "")).stem
@@ -60,7 +62,7 @@ def _named_after(table: Mapping[str, Any]) -> str:
     return " on ".join(words)[:200] or "study"
 
 
-def _method(table: Mapping[str, Any]) -> type[Method] | None:
+def _method(table: Table) -> type[Method] | None:
     """The class that a study's ``[method]`` table is of, if there is one."""
     try:
         return METHODS.chosen(METHODS.spelled_out(table.get("method")))
@@ -74,7 +76,7 @@ def tables() -> tuple[Registry[Any], ...]:
     return tuple(sorted(REGISTRIES, key=lambda each: each.place))
 
 
-def _shape(method: type[Method] | None, table: Mapping[str, Any]) -> type[Study]:
+def _shape(method: type[Method] | None, table: Table) -> type[Study]:
     """Return what kind of study this is: by its method, else by what its budget counts, else the
     first.
     """
@@ -86,7 +88,7 @@ def _shape(method: type[Method] | None, table: Mapping[str, Any]) -> type[Study]
     ).study
 
 
-def with_value(table: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str, Any]:
+def with_value(table: Table, keys: Sequence[str], value: Any) -> dict[str, Any]:
     """Return the same table of tables with another value at one place.
 
     Raises:
@@ -121,19 +123,13 @@ def read(
         StudyError: if the file is missing, is no TOML, or is no study.
     """
     code.look_beside(path.parent if modules is None else modules)
-    try:
-        with path.open("rb") as file:  # not a plain file only: a study may come through a pipe
-            content = file.read(MOST_TOML + 1)
-    except FileNotFoundError:
-        first, *_ = regimes.names()
-        raise StudyError(
-            f"{path}: there is no such study file. `sordino new {first} > study.toml` "
-            "writes one to begin with"
-        ) from None
-    except IsADirectoryError:
-        raise StudyError(f"{path}: this is a folder; give the study file in it") from None
-    except OSError as error:
-        raise StudyError(f"{path}: cannot be read ({error.strerror})") from None
+    missing = (
+        f"there is no such study file. `sordino new {regimes.names()[0]} > study.toml` writes one "
+        "to begin with"
+    )
+    # not a plain file only: a study may come through a pipe
+    with readable(path, remedy="Give a study file", missing=missing), path.open("rb") as file:
+        content = file.read(MOST_TOML + 1)
     study = _read(content, changes, path, {})
     if as_written:
         return study
@@ -180,7 +176,7 @@ def _read(content: bytes, changes: Sequence[str], path: Path, recorded: Mapping[
 
 
 def of_table(
-    table: Mapping[str, Any], changes: Sequence[str] = (), *, source: str, modules: Path | None
+    table: Table, changes: Sequence[str] = (), *, source: str, modules: Path | None
 ) -> Study:
     """The study in a table that lies in memory, with ``key=value`` changes applied.
 
@@ -220,7 +216,7 @@ def _without_other_methods(table: dict[str, Any]) -> dict[str, Any]:
     return {**table, "method": {k: v for k, v in given.items() if k not in left_out}}
 
 
-def named_modules(study: Study | Mapping[str, Any]) -> tuple[str, ...]:
+def named_modules(study: Study | Table) -> tuple[str, ...]:
     """Every ``package.module:attribute`` that a study or its tables name: part of what it does."""
     table = study.as_table() if isinstance(study, Study) else study
     found = [below(table, *place) for place in _code()]
@@ -264,7 +260,7 @@ def write(study: Study) -> str:
     return tomli_w.dumps(study.as_table())
 
 
-def _explain(problem: Mapping[str, Any], table: Mapping[str, Any], shape: type[Study]) -> str:
+def _explain(problem: Table, table: Table, shape: type[Study]) -> str:
     """Return what is wrong with a table that is no study of this shape."""
     location = problem["loc"]
     name = ".".join(map(str, location)) or "study"
@@ -477,7 +473,7 @@ def _section(section: type[Section], before: str, regime: str) -> Iterator[Key]:
             )
 
 
-def _kinds(registry: Registry[Any], told: Mapping[str, Any], regime: str) -> Iterator[Key]:
+def _kinds(registry: Registry[Any], told: Table, regime: str) -> Iterator[Key]:
     kinds = {
         name: kind
         for name, kind in registry.known().items()
@@ -526,7 +522,7 @@ def _documented(section: type[Section], name: str) -> str:
     return ""
 
 
-def _type(told: Mapping[str, Any], known: Mapping[str, Any]) -> str:
+def _type(told: Table, known: Table) -> str:
     if "anyOf" in told:
         return " or ".join(
             _type(each, known) for each in told["anyOf"] if each.get("type") != "null"
@@ -538,12 +534,12 @@ def _type(told: Mapping[str, Any], known: Mapping[str, Any]) -> str:
     if told.get("format") == "path":
         return "path"
     if told.get("type") == "array":
-        inside: Mapping[str, Any] = told.get("items", {})
+        inside: Table = told.get("items", {})
         return f"list of: {_type(inside, known)}" if inside else "list"
     return WORDS.get(str(told.get("type")), "any value")
 
 
-def _bounds(told: Mapping[str, Any]) -> str:
+def _bounds(told: Table) -> str:
     """The bounds in a schema, of a list those of its numbers."""
     parts = [told, *told.get("anyOf", ()), told.get("items", {})]
     parts += [each.get("items", {}) for each in told.get("anyOf", ())]
