@@ -236,10 +236,8 @@ class Revoked:
         Raises:
             StudyError: while the list cannot be read.
         """
-        try:
+        with readable(self._path):
             found = os.stat(self._path)  # for every frame: a Path would take longer than the call
-        except OSError as error:
-            raise StudyError(f"{self._path}: cannot be read ({error.strerror})") from error
         stamp = (found.st_mtime_ns, found.st_ino)
         if stamp != self._stamp:
             self._serials = read_revoked(self._folder, REVOKED, self._trusted)

@@ -16,7 +16,8 @@ import msgspec
 
 from sordino.base import PROTOCOL
 from sordino.base.errors import LONGEST, RemoteProtocolError, printable
-from sordino.base.message import tight
+from sordino.base.frozen import Frozen
+from sordino.base.message import read, tight
 
 VERSION = PROTOCOL
 STOPPED = "the run was stopped: "
@@ -27,11 +28,11 @@ Run = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")]
 """An identifier of a run, which people read."""
 
 
-class Frame(msgspec.Struct, frozen=True, tag=True, tag_field="kind", forbid_unknown_fields=True):
+class Frame(Frozen, tag=True, tag_field="kind", forbid_unknown_fields=True):
     """A message in one piece."""
 
 
-class Hello(Frame, frozen=True, tag="hello"):
+class Hello(Frame, tag="hello"):
     """The first frame of a site.
 
     Attributes:
@@ -53,20 +54,20 @@ class Hello(Frame, frozen=True, tag="hello"):
     round: tuple[int, bytes] = (0, b"")
 
 
-class Say(Frame, frozen=True, tag="say"):
+class Say(Frame, tag="say"):
     """The answer to a task: the bytes of a :data:`sordino.base.message.Reply`."""
 
     number: int
     body: bytes
 
 
-class Booked(Frame, frozen=True, tag="booked"):
+class Booked(Frame, tag="booked"):
     """A round that is charged to everybody stands in the site's ledger."""
 
     number: int
 
 
-class Stepped(Frame, frozen=True, tag="stepped"):
+class Stepped(Frame, tag="stepped"):
     """The answer to a step of a secure sum.
 
     Attributes:
@@ -82,18 +83,18 @@ class Stepped(Frame, frozen=True, tag="stepped"):
     why: str = ""
 
 
-class Refuse(Frame, frozen=True, tag="refuse"):
+class Refuse(Frame, tag="refuse"):
     """The site does not answer this task, and why; 0 for what is no task."""
 
     number: int
     why: str
 
 
-class Done(Frame, frozen=True, tag="done"):
+class Done(Frame, tag="done"):
     """The site has kept what it needs of the end."""
 
 
-class Welcome(Frame, frozen=True, tag="welcome", omit_defaults=True):
+class Welcome(Frame, tag="welcome", omit_defaults=True):
     """The first frame of the server.
 
     Attributes:
@@ -106,7 +107,7 @@ class Welcome(Frame, frozen=True, tag="welcome", omit_defaults=True):
     answered: int = 0
 
 
-class Ask(Frame, frozen=True, tag="ask"):
+class Ask(Frame, tag="ask"):
     """A task: the bytes of a :data:`sordino.base.message.Task`, and the seal that it was asked.
 
     Attributes:
@@ -120,7 +121,7 @@ class Ask(Frame, frozen=True, tag="ask"):
     shares: bytes = b""
 
 
-class Step(Frame, frozen=True, tag="step"):
+class Step(Frame, tag="step"):
     """A step of a secure sum, but the masked input, which is the answer to a task.
 
     Attributes:
@@ -134,7 +135,7 @@ class Step(Frame, frozen=True, tag="step"):
     body: bytes
 
 
-class Book(Frame, frozen=True, tag="book"):
+class Book(Frame, tag="book"):
     """A round that is charged to everybody: its number, its event as the ledger writes it, and the
     seal that it is to be booked.
     """
@@ -144,13 +145,13 @@ class Book(Frame, frozen=True, tag="book"):
     seal: bytes = b""
 
 
-class Reject(Frame, frozen=True, tag="reject"):
+class Reject(Frame, tag="reject"):
     """The server does not talk to this site, and why."""
 
     why: str
 
 
-class Bye(Frame, frozen=True, tag="bye"):
+class Bye(Frame, tag="bye"):
     """The run has ended.
 
     Attributes:
@@ -218,9 +219,4 @@ def _plain(frame: F) -> F:
 def _read(decoder: msgspec.msgpack.Decoder[F], data: bytes | str) -> F:
     if isinstance(data, str):
         raise RemoteProtocolError("a frame of text; frames are bytes", "unreadable")
-    try:
-        return decoder.decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise RemoteProtocolError(
-            f"a frame of {len(data)} bytes could not be read: {error}", "unreadable"
-        ) from error
+    return read(decoder, data, "frame")

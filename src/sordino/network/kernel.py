@@ -188,6 +188,11 @@ class NetworkKernel(Kernel[S]):
         self._there: set[int] = set()
         if options.sums is not None:
             self._sums = options.sums
+        self.stand(moment, options)
+
+    def stand(self, moment: KernelSnapshot[S], options: KernelOptions) -> None:
+        """Take from the journal what came after this moment."""
+        raise NotImplementedError
 
     def booked_for(self, site: int) -> tuple[float, float]:
         """Return the epsilon that the ledger holds against a site's own answers, and its limit."""
@@ -221,14 +226,7 @@ class NetworkKernel(Kernel[S]):
 class LiveKernel(NetworkKernel[S]):
     """A run that takes what really happens, as it comes."""
 
-    def __init__(
-        self,
-        world: ServerSide[S],
-        moment: KernelSnapshot[S],
-        watcher: Checkpoints,
-        options: KernelOptions,
-    ) -> None:
-        super().__init__(world, moment, watcher, options)
+    def stand(self, moment: KernelSnapshot[S], options: KernelOptions) -> None:
         self._again = deque(self.journal.after(moment.count))
         before = self.journal.before(moment.count)
         self.journal.enter(before)
@@ -570,14 +568,7 @@ class ScriptedKernel(NetworkKernel[S]):
     what was answered before is not asked again, and the next task has the same bytes as it had.
     """
 
-    def __init__(
-        self,
-        world: ServerSide[S],
-        moment: KernelSnapshot[S],
-        watcher: Checkpoints,
-        options: KernelOptions,
-    ) -> None:
-        super().__init__(world, moment, watcher, options)
+    def stand(self, moment: KernelSnapshot[S], options: KernelOptions) -> None:
         before = self.journal.after(0)
         self._count = len(before)
         self._answers = {

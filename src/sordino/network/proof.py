@@ -19,6 +19,7 @@ import msgspec
 
 from sordino.base.errors import LedgerError, StudyError, printable
 from sordino.base.files import MIB, read_below, readable
+from sordino.base.frozen import Frozen
 from sordino.core.files import replace_file
 from sordino.core.records import Count, Maybe, Place, known
 from sordino.core.run import reading
@@ -36,7 +37,7 @@ KEPT = "proofs"
 """Folder in a server's run folder: a folder for each site, with its proof."""
 
 
-class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Statement(Frozen, forbid_unknown_fields=True, omit_defaults=True):
     """A site's statement.
 
     Attributes:
@@ -63,7 +64,7 @@ class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     digest: str = ""
 
 
-class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Proof(Frozen, forbid_unknown_fields=True):
     """A statement as it was signed, with the certificate and the signature (base64)."""
 
     statement: str

@@ -24,6 +24,7 @@ import numpy as np
 
 from sordino.base.errors import StudyError
 from sordino.base.files import GIB, read_below, readable
+from sordino.base.frozen import Frozen
 from sordino.base.settings import give_back, tune
 from sordino.core import regimes
 from sordino.core.files import locked, replace_file
@@ -51,7 +52,7 @@ LAST = "farewell.bin"
 """The file of a :class:`Farewell`."""
 
 
-class Farewell(msgspec.Struct, frozen=True, tag="farewell", tag_field="kind"):
+class Farewell(Frozen, tag="farewell", tag_field="kind"):
     """Last message to every site, for those that were away then; and what a site is told that has
     forgotten a part of what it did, because its folder was put back from an older copy.
 
@@ -61,7 +62,7 @@ class Farewell(msgspec.Struct, frozen=True, tag="farewell", tag_field="kind"):
     """
 
     bye: frames.Bye
-    answered: dict[int, int] = {}
+    answered: dict[int, int] = msgspec.field(default_factory=dict)
     rounds: tuple[tuple[int, str], ...] = ()
 
 

@@ -65,14 +65,13 @@ the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from sordino.base.errors import (
     BudgetExceeded,
@@ -84,10 +83,11 @@ from sordino.base.errors import (
     StudyError,
     printable,
 )
+from sordino.base.frozen import Frozen
 from sordino.base.message import Compute, Reply, Task, Train, Turn, Vector, decode, encode
 from sordino.core import records
 from sordino.core.effect import Book
-from sordino.core.world import ChargeRequest, EncodedSnapshot, SiteSide
+from sordino.core.world import Arrays, ChargeRequest, EncodedSnapshot, SiteSide
 from sordino.network import frames
 from sordino.network.frames import STOPPED
 from sordino.network.secure_client import INPUTS
@@ -122,7 +122,7 @@ run: each refusal costs nothing, and tells the server something of what the data
 FORGOTTEN = "this site's machine failed, and it may have answered this before"
 
 
-class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Rest(Frozen, forbid_unknown_fields=True):
     """The part of a moment that is no vector."""
 
     number: int
@@ -150,7 +150,7 @@ class SiteMoment:
     model: Vector
     ended: str | None = None
     count: int = 0
-    carried: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    carried: Arrays = field(default_factory=dict)
 
     def pack(self) -> EncodedSnapshot:
         rest = _Rest(self.number, self.taken, self.ended, self.count)

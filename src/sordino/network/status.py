@@ -27,6 +27,7 @@ import msgspec
 
 from sordino.base.errors import SordinoError, StudyError, printable
 from sordino.base.files import MIB, append_below
+from sordino.base.frozen import Frozen
 from sordino.core.files import replace_file, said_clearly
 from sordino.core.records import Row
 from sordino.core.run.folder import ABOUT
@@ -188,7 +189,7 @@ def conclude(folder: Path, number: int, epsilon: float, why: str) -> None:
         replace_file(folder / NAME, msgspec.json.encode(found))
 
 
-class Incident(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Incident(Frozen, forbid_unknown_fields=True):
     """A line of the log.
 
     Attributes:

@@ -55,6 +55,7 @@ from sordino.base.files import (
     readable,
     there,
 )
+from sordino.base.frozen import Frozen
 from sordino.core.files import replace_file
 from sordino.core.plan import INPUTS
 from sordino.core.plan import JOURNAL as JOURNAL_BYTES
@@ -95,7 +96,7 @@ Kind = Literal[
 ]
 
 
-class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+class Input(Frozen, forbid_unknown_fields=True, array_like=True):
     """Something that reached the server.
 
     Attributes:
@@ -295,7 +296,7 @@ class Journal:
                 yield found
 
 
-class Kept(msgspec.Struct, frozen=True):
+class Kept(Frozen):
     """A site's knowledge of its last task. A field of an older version, such as the secrets of a
     secure sum (``sum``) or a digest of all answers (``chain``), is passed over.
 
@@ -422,7 +423,7 @@ def _read(folder: Path, name: str) -> tuple[int, Kept] | None:
         return None
 
 
-class _Noted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Noted(Frozen, forbid_unknown_fields=True):
     """No task above ``number`` was answered before the system with this ``boot`` ended."""
 
     number: int = 0

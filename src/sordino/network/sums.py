@@ -19,7 +19,7 @@ from sordino.base.errors import RemoteProtocolError
 from sordino.base.message import Task
 from sordino.core import records
 from sordino.core.effect import Joined, Left, Open, Request, Summed
-from sordino.core.world import KernelSnapshot, S, ServerSide, Summing
+from sordino.core.world import KernelSnapshot, S, Summing
 from sordino.mechanisms.secure.messages import (
     Delivered,
     FromClient,
@@ -31,7 +31,7 @@ from sordino.mechanisms.secure.messages import (
 )
 from sordino.mechanisms.secure.server import PHASES, Opened, Sum, Void
 from sordino.network import frames
-from sordino.network.kernel import Checkpoints, Declined, KernelOptions, LiveKernel, ScriptedKernel
+from sordino.network.kernel import Declined, KernelOptions, LiveKernel, ScriptedKernel
 from sordino.network.kit import Agreed
 from sordino.network.secure_client import INPUTS, setting
 from sordino.network.server_session import Heard, ServerSession, sendable
@@ -405,14 +405,8 @@ class LiveSums(LiveKernel[S]):
 class ScriptedSums(ScriptedKernel[S]):
     """As :class:`~sordino.network.kernel.ScriptedKernel`; a site that misses a step ends it."""
 
-    def __init__(
-        self,
-        world: ServerSide[S],
-        moment: KernelSnapshot[S],
-        watcher: Checkpoints,
-        options: KernelOptions,
-    ) -> None:
-        super().__init__(world, moment, watcher, options)
+    def stand(self, moment: KernelSnapshot[S], options: KernelOptions) -> None:
+        super().stand(moment, options)
         self._steps = {
             (each.site, each.number, PHASES.index(type(step_of(each.body)))): each.body
             for each in self.journal.after(0)

@@ -36,7 +36,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from sordino.base.errors import RemoteProtocolError, StudyError
+from sordino.base.errors import StudyError
+from sordino.base.message import read
 
 MOST_CLIENTS = 256
 """Clients of one sum: messages grow with their number, and all work with its square."""
@@ -263,12 +264,7 @@ def decode(data: bytes) -> Message:
     Raises:
         RemoteProtocolError: for anything else.
     """
-    try:
-        return _decoder.decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise RemoteProtocolError(
-            f"a message of {len(data)} bytes could not be read: {error}", "unreadable"
-        ) from error
+    return read(_decoder, data)
 
 
 def signed_keys(setting: Setting, keys: Keys) -> bytes:
