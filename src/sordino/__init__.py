@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 from sordino.base import VERSION
 
@@ -27,132 +29,38 @@ from sordino.base import VERSION
 # imported before, sordino.training.graph tells it.
 os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
 
-if TYPE_CHECKING:
-    from sordino import privacy
-    from sordino.api import asynchronous, synchronous, vertical
-    from sordino.api.comparing import Comparison, compare
-    from sordino.api.given import Arrays, arrays
-    from sordino.api.ledgers import Ledger, fingerprint, mechanism
-    from sordino.api.planning import Plan, methods, plan
-    from sordino.api.recording import record
-    from sordino.api.running import Run, resume, run
-    from sordino.api.study import Study
-    from sordino.api.synchronous import (
-        AdapDpfl,
-        AliDpfl,
-        AlsDpfl,
-        Budget,
-        Column,
-        Data,
-        Dirichlet,
-        DpFedAvg,
-        DpSgd,
-        Execution,
-        FedAvg,
-        Iid,
-        Model,
-        Participation,
-        PeDpfl,
-        Privacy,
-        Shards,
-        World,
-    )
-    from sordino.base.errors import (
-        BudgetExceeded,
-        DataError,
-        LedgerError,
-        ResumeError,
-        SordinoError,
-        StudyError,
-    )
-
 __version__ = VERSION
 
-_PLACES = {
-    "api.comparing": ("Comparison", "compare"),
-    "api.given": ("Arrays", "arrays"),
-    "api.ledgers": ("Ledger", "fingerprint", "mechanism"),
-    "api.planning": ("Plan", "methods", "plan"),
-    "api.recording": ("record",),
-    "api.running": ("Run", "resume", "run"),
-    "api.study": ("Study",),
-    "base.errors": (
-        "BudgetExceeded",
-        "DataError",
-        "LedgerError",
-        "ResumeError",
-        "SordinoError",
-        "StudyError",
-    ),
-}
-_MODULES = {
-    "privacy": "privacy",
-    "synchronous": "api.synchronous",
-    "asynchronous": "api.asynchronous",
-    "vertical": "api.vertical",
-}
-_WHERE = {name: place for place, names in _PLACES.items() for name in names}
 
-__all__ = [
-    "AdapDpfl",
-    "AliDpfl",
-    "AlsDpfl",
-    "Arrays",
-    "Budget",
-    "BudgetExceeded",
-    "Column",
-    "Comparison",
-    "Data",
-    "DataError",
-    "Dirichlet",
-    "DpFedAvg",
-    "DpSgd",
-    "Execution",
-    "FedAvg",
-    "Iid",
-    "Ledger",
-    "LedgerError",
-    "Model",
-    "Participation",
-    "PeDpfl",
-    "Plan",
-    "Privacy",
-    "ResumeError",
-    "Run",
-    "Shards",
-    "SordinoError",
-    "Study",
-    "StudyError",
-    "World",
-    "__version__",
-    "arrays",
-    "asynchronous",
-    "compare",
-    "fingerprint",
-    "mechanism",
-    "methods",
-    "plan",
-    "privacy",
-    "record",
-    "resume",
-    "run",
-    "synchronous",
-    "vertical",
-]
+@cache
+def _places() -> dict[str, str]:
+    """The module of each name, or the package whose module it is: ``__init__.pyi`` says it, to type
+    checkers, too.
+    """
+    import ast
+
+    stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    return {
+        alias.name: str(line.module)
+        for line in stub.body
+        if isinstance(line, ast.ImportFrom)
+        for alias in line.names
+    }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        found: Any = importlib.import_module(f"{__name__}.{_MODULES[name]}")
-    elif name in __all__:
-        # the tables of studies in rounds are at hand here, too
-        place = _WHERE.get(name, "api.synchronous")
-        found = getattr(importlib.import_module(f"{__name__}.{place}"), name)
-    else:
+    if name == "__all__":
+        return sorted((*_places(), "__version__"))
+    if name not in _places():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    place = importlib.import_module(_places()[name])
+    inside = hasattr(place, "__path__")
+    found: Any = (
+        importlib.import_module(f"{place.__name__}.{name}") if inside else getattr(place, name)
+    )
     globals()[name] = found
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_places()})

@@ -285,7 +285,6 @@ def test_a_killed_run_is_told_and_resumed(
         (["slow.toml", "quick.toml", "--workers", "0"], "--workers must be at least 1; got 0"),
         (["slow.toml", "quick.toml", "--out", "bad.toml"], "bad.toml: this is a file"),
         (["slow.toml", "quick.toml", "--out", "bad.toml/below"], "bad.toml: this is a file"),
-        (["slow.toml", "quick.toml", "--at", "best"], "--at must be true or claimed; got 'best'"),
         (
             ["slow.toml", "quick.toml", "--over", "privacy.epsilon"],
             "--over privacy.epsilon: the studies do not differ in it",

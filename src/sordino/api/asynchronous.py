@@ -4,28 +4,20 @@
 100
 """
 
-from sordino.core.study.base import Execution, Model, World
-from sordino.core.study.data import Data
-from sordino.data.partition import Column, Dirichlet, Iid, Shards
-from sordino.regimes.asynchronous.method import Asgd, Audp, Csgd, Mapa
-from sordino.regimes.asynchronous.study import Arrival as Participation
-from sordino.regimes.asynchronous.study import EdgePrivacy as Privacy
-from sordino.regimes.asynchronous.study import Updates as Budget
+from sordino.core.study.base import Execution as Execution
+from sordino.core.study.base import Model as Model
+from sordino.core.study.base import World as World
+from sordino.core.study.data import Data as Data
+from sordino.data.partition import Column as Column
+from sordino.data.partition import Dirichlet as Dirichlet
+from sordino.data.partition import Iid as Iid
+from sordino.data.partition import Shards as Shards
+from sordino.regimes.asynchronous import study
+from sordino.regimes.asynchronous.method import Asgd as Asgd
+from sordino.regimes.asynchronous.method import Audp as Audp
+from sordino.regimes.asynchronous.method import Csgd as Csgd
+from sordino.regimes.asynchronous.method import Mapa as Mapa
 
-__all__ = [
-    "Asgd",
-    "Audp",
-    "Budget",
-    "Column",
-    "Csgd",
-    "Data",
-    "Dirichlet",
-    "Execution",
-    "Iid",
-    "Mapa",
-    "Model",
-    "Participation",
-    "Privacy",
-    "Shards",
-    "World",
-]
+Budget = study.Updates
+Participation = study.Arrival
+Privacy = study.EdgePrivacy

@@ -25,7 +25,6 @@ ALPHA = 0.05
 """All lower bounds of a table hold together but for this chance."""
 PICTURE, ROC = "audit.svg", "lira.svg"
 SHADOWS = "shadows"
-SCALES = ("quick", "full")
 LONGEST_NAME = 24
 SMALL = {
     "samples": "budget.rounds=10",
@@ -82,10 +81,6 @@ def attacked(
     # many runs, so not of a study by "all" alone
     shadowing = attack == "lira" or (attack == "all" and (study is None or shadows is not None))
     count = shadows if shadows is not None else FEW_SHADOWS if quick else MANY_SHADOWS
-    if scale not in SCALES:
-        raise StudyError(f"--scale {scale!r} is not known: one of {', '.join(SCALES)}")
-    if canaries < 1:
-        raise StudyError(f"--canaries must be from 1; got {canaries}")
     if shadowing:
         attacked_runs(count)
     elif shadows is not None:

@@ -44,8 +44,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sordino.base.errors import DataError
+from sordino.base.files import fresh_below
 from sordino.core.files import said_clearly
-from sordino.data.dataset import single
+from sordino.data.dataset import Array, single
 
 if TYPE_CHECKING:
     import polars
@@ -66,9 +67,9 @@ class Arrays:
     ``uint8`` examples are pixels; all others become ``float32``.
     """
 
-    x: npt.NDArray[Any]
-    y: npt.NDArray[Any]
-    client: npt.NDArray[Any] | None = None
+    x: Array
+    y: Array
+    client: Array | None = None
 
 
 def arrays(x: npt.ArrayLike, y: npt.ArrayLike, client: npt.ArrayLike | None = None) -> Arrays:
@@ -354,9 +355,8 @@ def _written(held: polars.DataFrame | Arrays, folder: Path) -> Path:
     with said_clearly(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = folder / f".{secrets.token_hex(8)}{ending}"
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            with os.fdopen(handle, "wb") as file:
+            with fresh_below(folder, draft.name, mode=0o600) as file:
                 if isinstance(held, Arrays):
                     whose: dict[str, Any] = {} if held.client is None else {"client": held.client}
                     np.savez(file, x=_examples(held.x), y=held.y, **whose)
@@ -401,7 +401,7 @@ def _save_table(held: polars.DataFrame, file: Any) -> None:
 # What a container holds as an array, or as cells of a column
 
 
-def _array(values: Any, what: str) -> npt.NDArray[Any]:
+def _array(values: Any, what: str) -> Array:
     """``values`` as an array of the same shape.
 
     Args:
@@ -425,7 +425,7 @@ def _array(values: Any, what: str) -> npt.NDArray[Any]:
         raise DataError(f"{what} cannot be made an array: {error}") from error
 
 
-def _of_tensor(values: Any, what: str) -> npt.NDArray[Any]:
+def _of_tensor(values: Any, what: str) -> Array:
     import torch
 
     if values.layout != torch.strided:
@@ -439,11 +439,11 @@ def _of_tensor(values: Any, what: str) -> npt.NDArray[Any]:
         torch.float64,
     ):
         plain = plain.float()  # bfloat16 and shorter ones, which numpy does not know
-    found: npt.NDArray[Any] = plain.numpy()
+    found: Array = plain.numpy()
     return found
 
 
-def _examples(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _examples(x: Array) -> Array:
     """Examples as they are kept: pixels as they are, all other numbers as float32.
 
     Raises:
@@ -461,7 +461,7 @@ def _examples(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
         raise DataError(f"x must hold real numbers: {error}") from error
 
 
-def _stacked(values: Sequence[Any], what: str) -> npt.NDArray[Any]:
+def _stacked(values: Sequence[Any], what: str) -> Array:
     """Examples, each made an array by itself, as :func:`_examples` keeps them.
 
     Raises:
@@ -479,7 +479,7 @@ def _stacked(values: Sequence[Any], what: str) -> npt.NDArray[Any]:
     return np.stack(found) if found else np.empty(0, np.float32)
 
 
-def _entries(values: Any, what: str) -> npt.NDArray[Any]:
+def _entries(values: Any, what: str) -> Array:
     """Labels or owners as they are kept: numbers, or text of a fixed length.
 
     Raises:

@@ -5,8 +5,8 @@ Nothing is fetched and no script runs. Names from files are escaped.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sordino.base.errors import StudyError
@@ -14,12 +14,6 @@ from sordino.base.errors import StudyError
 if TYPE_CHECKING:
     import pandas
     import polars
-
-_STYLE = (
-    "overflow-x:auto;max-width:60em;font-family:system-ui,sans-serif;"
-    "color:var(--jp-content-font-color1,inherit)"
-)
-_CELL = "text-align:left;padding:.15em .8em .15em 0;vertical-align:top"
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> polars.DataFrame:
@@ -52,33 +46,29 @@ class Tabular:
         return pandas.DataFrame(self.to_polars().to_dict(as_series=False))
 
 
+def _part(name: str, *given: object) -> str:
+    """One of the parts in ``notebook.html``."""
+    from sordino.report.page import template
+
+    found: str = getattr(template("notebook.html", Path(__file__).parent).module, name)(*given)
+    return found
+
+
 def page(title: str, *parts: str) -> str:
     """Parts below a title."""
-    head = f"<strong>{html.escape(title)}</strong>" if title else ""
-    return f'<div style="{_STYLE}">{head}{"".join(parts)}</div>'
+    return _part("page", title, parts)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table of words."""
-    names = "".join(f'<th scope="col" style="{_CELL}">{html.escape(name)}</th>' for name in head)
-    body = "".join(
-        "<tr>" + "".join(f'<td style="{_CELL}">{html.escape(cell)}</td>' for cell in row) + "</tr>"
-        for row in rows
-    )
-    return (
-        f'<table style="border-collapse:collapse"><thead><tr>{names}</tr></thead>'
-        f"<tbody>{body}</tbody></table>"
-    )
+    return _part("table", head, rows)
 
 
 def sentences(told: Sequence[str]) -> str:
     """A paragraph each."""
-    return "".join(f"<p>{html.escape(each)}</p>" for each in told)
+    return _part("sentences", told)
 
 
 def picture(title: str, svg: str, caption: str) -> str:
     """A figure that was drawn here."""
-    return (
-        f'<figure style="margin:1em 0;max-width:42em"><figcaption><em>{html.escape(title)}.</em> '
-        f"{html.escape(caption)}</figcaption>{svg}</figure>"
-    )
+    return _part("picture", title, svg, caption)

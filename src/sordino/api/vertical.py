@@ -4,28 +4,19 @@
 20000
 """
 
-from sordino.regimes.vertical.method import Count, Dlr, Full, Ogd, Random, Slr, Threshold
-from sordino.regimes.vertical.study import EventExecution as Execution
-from sordino.regimes.vertical.study import Events as Budget
-from sordino.regimes.vertical.study import Missing as World
-from sordino.regimes.vertical.study import Release
-from sordino.regimes.vertical.study import SplitModel as Model
-from sordino.regimes.vertical.study import VerticalData as Data
-from sordino.regimes.vertical.study import VerticalPrivacy as Privacy
+from sordino.regimes.vertical import study
+from sordino.regimes.vertical.method import Count as Count
+from sordino.regimes.vertical.method import Dlr as Dlr
+from sordino.regimes.vertical.method import Full as Full
+from sordino.regimes.vertical.method import Ogd as Ogd
+from sordino.regimes.vertical.method import Random as Random
+from sordino.regimes.vertical.method import Slr as Slr
+from sordino.regimes.vertical.method import Threshold as Threshold
 
-__all__ = [
-    "Budget",
-    "Count",
-    "Data",
-    "Dlr",
-    "Execution",
-    "Full",
-    "Model",
-    "Ogd",
-    "Privacy",
-    "Random",
-    "Release",
-    "Slr",
-    "Threshold",
-    "World",
-]
+Budget = study.Events
+Data = study.VerticalData
+Execution = study.EventExecution
+Model = study.SplitModel
+Privacy = study.VerticalPrivacy
+Release = study.Release
+World = study.Missing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -137,7 +137,7 @@ def audit(
             "audit.svg). Default: runs/audit-STUDY."
         ),
     ] = None,
-    canaries: Annotated[int, typer.Option(help="Most records to plant in a run.")] = 16_000,
+    canaries: Annotated[int, typer.Option(help="Most records to plant in a run.", min=1)] = 16_000,
     shadows: Annotated[
         int | None,
         typer.Option(
@@ -147,7 +147,8 @@ def audit(
     ] = None,
     workers: Workers = None,
     scale: Annotated[
-        str, typer.Option(help="quick, or full: more releases, and without a study longer runs.")
+        Literal["quick", "full"],
+        typer.Option(help="full: more releases, and without a study longer runs."),
     ] = "quick",
     seed: Annotated[int, typer.Option(help="Of the releases of --attack mechanism.")] = 0,
     change: Set = None,

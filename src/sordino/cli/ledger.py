@@ -134,7 +134,6 @@ def verify(
 def _verify_record(path: Path, authority: Path | None, as_json: bool) -> None:
     from sordino.deployment.check import check, signer
     from sordino.deployment.document import read
-    from sordino.privacy.rounding import epsilon_text
 
     record = read(path)
     remarks = check(record, path, authority)
@@ -147,7 +146,7 @@ def _verify_record(path: Path, authority: Path | None, as_json: bool) -> None:
     if by:
         say.result(f"Signed by {_short(by)}; {proved} proofs of sites hold.")
     say.result(
-        f"The record states epsilon {epsilon_text(record.epsilon)} for run {_short(record.run)}. "
+        f"The record states epsilon {say.bound(record.epsilon)} for run {_short(record.run)}. "
         "Answers of people and the page beside it are not judged."
     )
 
@@ -174,22 +173,15 @@ def _show_verdict(verdict: Verdict) -> None:
             "the seal in the ledger."
         )
     if verdict.epsilon is not None and verdict.terms is not None:
-        from sordino.privacy.rounding import epsilon_text
-
         terms = verdict.terms
         say.result(
-            f"epsilon {epsilon_text(verdict.epsilon)} at delta {say.number(terms.delta)} "
+            f"epsilon {say.bound(verdict.epsilon)} at delta {say.number(terms.delta)} "
             f"({terms.accountant}), the maximum"
         )
 
 
 def _units(ledger: Kept, terms: Terms) -> None:
-    from sordino.privacy.rounding import epsilon_text
-
-    rows = [
-        [_named(unit.name, unit.label), "-" if unit.epsilon is None else epsilon_text(unit.epsilon)]
-        for unit in ledger.units
-    ]
+    rows = [[_named(unit.name, unit.label), say.bound(unit.epsilon)] for unit in ledger.units]
     say.table(f"epsilon at delta {terms.delta:g} ({terms.accountant})", ["unit", "epsilon"], rows)
 
 

@@ -44,6 +44,8 @@ app = typer.Typer(
 )
 
 Kit = Annotated[Path, typer.Argument(help="The folder of a kit, as `network provision` made it.")]
+Authority = Annotated[Path, typer.Argument(help="The folder of the authority.")]
+Name = Annotated[str, typer.Argument(help="A site, server, or broker.")]
 Address = Annotated[
     str | None,
     typer.Option(
@@ -286,8 +288,8 @@ def provision(
 
 @app.command()
 def renew(
-    authority: Annotated[Path, typer.Argument(help="The folder of the authority.")],
-    name: Annotated[str, typer.Argument(help="A site, server, or broker.")],
+    authority: Authority,
+    name: Name,
     out: Annotated[Path, typer.Option(help="The kit to write the new certificate into.")],
     host: Annotated[
         str, typer.Option(help="Of the server or broker, if it is not the agreed one any more.")
@@ -301,10 +303,7 @@ def renew(
 
 
 @app.command()
-def revoke(
-    authority: Annotated[Path, typer.Argument(help="The folder of the authority.")],
-    name: Annotated[str, typer.Argument(help="A site, server, or broker.")],
-) -> None:
+def revoke(authority: Authority, name: Name) -> None:
     """Revoke all certificates so far of a site, the server or the broker."""
     from sordino.network import kit
     from sordino.network.kit import AGREEMENT, read_agreement
@@ -370,7 +369,6 @@ def proof(
     from sordino.base.errors import printable
     from sordino.core.records import known
     from sordino.network import proof as proofs
-    from sordino.privacy.rounding import epsilon_text
 
     statement = proofs.verify(run, authority, ledger)
     epsilon = statement.epsilon if isinstance(statement.epsilon, float) else None
@@ -383,7 +381,7 @@ def proof(
     say.result(
         printable(
             f"The proof holds: site {statement.site} {sent}spent "
-            f"epsilon {epsilon_text(epsilon)}{delta} in run {statement.run}; its "
+            f"epsilon {say.bound(epsilon)}{delta} in run {statement.run}; its "
             f"ledger had {statement.entries} entries then. The agreement's "
             f"digest is {statement.agreement}",
             1000,

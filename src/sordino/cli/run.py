@@ -8,7 +8,7 @@ import re
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -29,6 +29,13 @@ Set = Annotated[
 ]
 Workers = Annotated[
     int | None, typer.Option(help="Number of processes, with a run each. Default: one a core.")
+]
+Modules = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of the modules that the study names. This runs their code; without the "
+        "option no code of a run folder runs."
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 AsJson = Annotated[
@@ -156,13 +163,7 @@ def record(
         typer.Option(metavar="FILE", help="What `sordino audit --json` printed, for its table."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where to write. Default: the run.")] = None,
-    modules: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of the modules that the study names. This runs their code; without the "
-            "option no code of a run folder runs."
-        ),
-    ] = None,
+    modules: Modules = None,
     questions: Annotated[
         bool, typer.Option("--questions", help="Print the questions as a file to fill in.")
     ] = False,
@@ -215,11 +216,8 @@ def compare(
     ] = None,
     workers: Workers = None,
     at: Annotated[
-        str,
-        typer.Option(
-            metavar="true|claimed",
-            help="Which epsilon to show: the true one, or what a paper claims.",
-        ),
+        Literal["true", "claimed"],
+        typer.Option(help="Which epsilon to show: the true one, or what a paper claims."),
     ] = "true",
     over: Annotated[
         str | None,
@@ -242,8 +240,6 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Run several studies with the same seeds, and estimate their differences."""
-    if at not in ("true", "claimed"):
-        raise StudyError(f"--at must be true or claimed; got {at!r}")
     if latex is not None and (latex.is_dir() or not latex.parent.is_dir()):
         raise StudyError(f"--latex {latex}: give a file name in a folder that exists")
     from sordino.comparison import runner
@@ -258,7 +254,7 @@ def compare(
         seeds=count,
         out=out,
         workers=workers,
-        at="claimed" if at == "claimed" else "true",
+        at=at,
         quiet=quiet,
         over=over,
         until=until,
@@ -317,19 +313,13 @@ def report(
         typer.Argument(help="Run folders. Several folders give one page that compares them."),
     ],
     out: Annotated[Path | None, typer.Option(help="Where to write a comparison.")] = None,
-    modules: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of the modules that the runs name, for a regime of your own. This runs "
-            "their code; without the option no code of a run folder runs."
-        ),
-    ] = None,
+    modules: Modules = None,
     figures: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write the figures of one run as files, and no page."),
     ] = None,
     kind: Annotated[
-        str, typer.Option("--format", metavar="svg|pdf|png", help="The files of --figures.")
+        Literal["svg", "pdf", "png"], typer.Option("--format", help="The files of --figures.")
     ] = "svg",
     as_json: AsJson = False,
 ) -> None:
