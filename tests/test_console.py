@@ -150,7 +150,7 @@ def test_plain_output_has_one_line_a_round_and_no_control_characters() -> None:
     assert lines[0].startswith("round 1/4  ")
     assert not lines[0].endswith("left")  # its three seconds may have been compilation
     assert lines[1].endswith("6 s left")
-    assert lines[2:] == ["  red [31m", "answers: 1 late, 1 lost", "ended: used up"]
+    assert lines[2:] == ["  red ?[31m", "answers: 1 late, 1 lost", "ended: used up"]
     assert all(unicodedata.category(c) != "Cc" for text in lines for c in text)
 
 

@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple, Self, TextIO
 import msgspec
 
 from sordino.base import processes
-from sordino.base.errors import SordinoError, StudyError
+from sordino.base.errors import SordinoError, StudyError, printable
 from sordino.base.modules import nothing_new
 from sordino.comparison import result, schedule, tables
 from sordino.comparison.result import At, Comparison
@@ -34,7 +34,7 @@ from sordino.core.run.folder import flat
 from sordino.core.run.reading import load
 from sordino.core.study.base import Study
 from sordino.core.study.parse import write
-from sordino.live.console import Fact, Screen, plain, remaining
+from sordino.live.console import Fact, Screen, remaining
 from sordino.report import words
 
 State = Literal["missing", "begun", "done"]
@@ -368,7 +368,7 @@ def line(
         waiting = "waiting" if task not in going else f"{rounds[task]}/{task.study.horizon}"
         seeds.append(f"seed {task.seed} {ends.get(task, waiting)}")
     done = sum(ends.get(task) == "done" for task in mine)
-    return plain(side.label), f"{done}/{len(mine)}", "  ".join(seeds)
+    return printable(side.label), f"{done}/{len(mine)}", "  ".join(seeds)
 
 
 def outcome(folder: Path, why: str | None) -> str:

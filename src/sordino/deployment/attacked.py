@@ -8,10 +8,11 @@ import msgspec
 
 from sordino.base.errors import StudyError
 from sordino.base.files import MIB, read_below, readable
+from sordino.base.frozen import Frozen
 from sordino.deployment.document import Attack, Point
 
 
-class _Row(msgspec.Struct, frozen=True):
+class _Row(Frozen):
     name: str
     unit: str
     how: str
@@ -21,7 +22,7 @@ class _Row(msgspec.Struct, frozen=True):
     delta: float
 
 
-class _Printed(msgspec.Struct, frozen=True):
+class _Printed(Frozen):
     """What is read of the JSON of ``sordino audit``."""
 
     attack: str

@@ -12,16 +12,8 @@ import msgspec
 
 from sordino.base.errors import LedgerError, printable
 from sordino.core.records import known
-from sordino.deployment.document import (
-    EPSILON,
-    LABEL,
-    Record,
-    Signature,
-    Site,
-    content,
-    odds,
-    stated,
-)
+from sordino.deployment.document import EPSILON, Record, Signature, Site, content, odds, stated
+from sordino.deployment.questions import WORDS
 from sordino.network import certificates
 from sordino.network import proof as proofs
 from sordino.network.kit import AGREEMENT, STUDY, digest_of, read_agreement, serves
@@ -117,7 +109,7 @@ def _figures(record: Record) -> Iterator[str]:
         return
     unit = record.registry.deployment.privacy_loss.privacy_unit
     for each in record.sites:
-        if each.proof is None or (each.epsilon is None and unit == LABEL):
+        if each.proof is None or (each.epsilon is None and unit == WORDS["units"]["label"]):
             continue  # where labels alone are protected, parties with features state none
         if each.epsilon is None or not 0 <= each.epsilon <= record.epsilon * (1 + 1e-9):
             yield (

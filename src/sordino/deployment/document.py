@@ -13,6 +13,7 @@ import yaml
 
 from sordino.base.errors import StudyError
 from sordino.base.files import MIB, read_below, readable
+from sordino.base.frozen import Frozen
 from sordino.core.files import replace_file
 from sordino.network.proof import Proof
 from sordino.privacy.rounding import epsilon_text
@@ -20,18 +21,16 @@ from sordino.privacy.rounding import epsilon_text
 FORMAT = 1
 MOST = 8 * MIB
 PRIORS = (0.01, 0.1, 0.5)
-LABEL = "the label of one entity"
-"""The unit of privacy where labels alone are protected."""
 EPSILON = re.compile(r"\(epsilon = [^,]+,")
 """How a guarantee's sentence begins with its epsilon; see :func:`stated`."""
 State = Literal["holds", "assumed", "open"]
 
 
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Part(Frozen, forbid_unknown_fields=True, omit_defaults=True):
     """A part of the document: what has its default is left out."""
 
 
-class Basic(Part, frozen=True):
+class Basic(Part):
     """The registry's ``basic``."""
 
     name: str
@@ -44,7 +43,7 @@ class Basic(Part, frozen=True):
     data_product_sector: str = ""
 
 
-class Variant(Part, frozen=True):
+class Variant(Part):
     """The registry's ``dp_variant``."""
 
     variant_name: str
@@ -52,14 +51,14 @@ class Variant(Part, frozen=True):
     unprotected_quantities: str
 
 
-class Parameters(Part, frozen=True):
+class Parameters(Part):
     """Epsilon and delta; none where nothing is guaranteed."""
 
     epsilon: float | None = None
     delta: float | None = None
 
 
-class Loss(Part, frozen=True):
+class Loss(Part):
     """The registry's ``privacy_loss``."""
 
     privacy_unit: str
@@ -68,7 +67,7 @@ class Loss(Part, frozen=True):
     privacy_parameters_details: str
 
 
-class Model(Part, frozen=True):
+class Model(Part):
     """The registry's ``deployment_model``."""
 
     model_name: str
@@ -80,14 +79,14 @@ class Model(Part, frozen=True):
     access_type: str
 
 
-class Accounting(Part, frozen=True):
+class Accounting(Part):
     """The registry's ``accounting``."""
 
     post_processing: str
     composition: str
 
 
-class Implementation(Part, frozen=True):
+class Implementation(Part):
     """The registry's ``implementation``."""
 
     preprocessing_and_hyperparameter_tuning: str
@@ -95,7 +94,7 @@ class Implementation(Part, frozen=True):
     justification: str
 
 
-class Administrative(Part, frozen=True):
+class Administrative(Part):
     """The registry's ``administrative``."""
 
     registry_authors: tuple[str, ...]
@@ -103,7 +102,7 @@ class Administrative(Part, frozen=True):
     notes: str = ""
 
 
-class Deployment(Part, frozen=True):
+class Deployment(Part):
     """What the registry knows of a deployment, all three tiers."""
 
     basic: Basic
@@ -115,7 +114,7 @@ class Deployment(Part, frozen=True):
     administrative: Administrative
 
 
-class Registry(Part, frozen=True):
+class Registry(Part):
     """A draft of the registry's own document (opendp/deployments-registry-data)."""
 
     url_slug: str
@@ -124,7 +123,7 @@ class Registry(Part, frozen=True):
     deployment: Deployment
 
 
-class Point(Part, frozen=True):
+class Point(Part):
     """One point of NIST SP 800-226: whether it holds, is assumed, or is open, and why."""
 
     point: str
@@ -132,7 +131,7 @@ class Point(Part, frozen=True):
     why: str
 
 
-class Actor(Part, frozen=True):
+class Actor(Part):
     """Who takes part: what they see, and what they are trusted for."""
 
     who: str
@@ -140,7 +139,7 @@ class Actor(Part, frozen=True):
     trusted: str
 
 
-class Odds(Part, frozen=True):
+class Odds(Part):
     """The most an attacker can gain.
 
     Attributes:
@@ -152,7 +151,7 @@ class Odds(Part, frozen=True):
     after: float
 
 
-class Attack(Part, frozen=True, kw_only=True):
+class Attack(Part, kw_only=True):
     """What an attack of ``sordino audit`` found.
 
     Attributes:
@@ -173,7 +172,7 @@ class Attack(Part, frozen=True, kw_only=True):
     verdict: str
 
 
-class Site(Part, frozen=True):
+class Site(Part):
     """A site, with what it spent by its own ledger; and its proof, where there is one."""
 
     name: str
@@ -185,21 +184,21 @@ class Site(Part, frozen=True):
     proof: Proof | None = None
 
 
-class Answered(Part, frozen=True):
+class Answered(Part):
     """A question to people, and their answer."""
 
     question: str
     answer: str
 
 
-class Signature(Part, frozen=True):
+class Signature(Part):
     """Signature (base64) over :func:`content`, and the certificate (PEM) of its key."""
 
     certificate: str
     signature: str
 
 
-class Record(Part, frozen=True, kw_only=True):
+class Record(Part, kw_only=True):
     """The whole document.
 
     Attributes:

@@ -17,7 +17,7 @@ from sordino.core.run.reading import Run
 from sordino.core.study.base import Study, tuned_sentence
 from sordino.deployment import document as d
 from sordino.deployment.attacked import point
-from sordino.deployment.questions import QUESTIONS, Answers
+from sordino.deployment.questions import QUESTIONS, WORDS, Answers
 from sordino.network.kit import Agreed
 from sordino.network.proof import Proof, Statement
 from sordino.privacy.rounding import epsilon_text
@@ -25,47 +25,6 @@ from sordino.report import words
 
 NOT_ANSWERED = "not answered"
 SMALL = 1.0  # epsilon up to which an attacker's odds grow by less than e
-UNITS = {
-    "sample": "one example (row) of one {client}",
-    "client": "one {client} with all its data",
-    "label": d.LABEL,
-    "entity": "one entity: its label, and its features at every {client}",
-    "none": "nobody",
-}
-PUBLIC = (
-    "How many {clients} take part{sizes}.",
-    "The classes or the range of the labels, and the columns, ranges and categories of a table.",
-    "The study: model, method, constants, and how data were divided.",
-    "Rows that the study declares public: public test and validation rows.",
-    "When the run began and ended, to the second; how long steps take, for who watches the "
-    "machines or their connections.",
-    "That somebody takes part at all, for who watches the connections of a {client}.",
-)
-SERVER = {
-    "shared": (
-        "Sums over enough sites, with the noise that all of them added.",
-        "Not to collude with more sites than the assumptions say.",
-    ),
-    "sample": (
-        "What sites send: each has noise already.",
-        "Nothing for the guarantee; to carry out the method, so that the model is right.",
-    ),
-    "client": (
-        "Each site's update before noise is added, and who was drawn.",
-        "With every single update: it adds the noise. The guarantee is about what it publishes.",
-    ),
-    "label": (
-        "All labels, and each party's embeddings of its features, without noise.",
-        "With all labels, which it holds, and with what embeddings tell of features.",
-    ),
-    "entity": (
-        "All labels, which it holds; each party's embeddings, with noise.",
-        "With all labels.",
-    ),
-    "none": ("What sites send, without noise.", "With everything that it tells."),
-}
-"""What the server sees and is trusted with, by the unit of privacy, or where noise is shared."""
-
 Given = tuple[Path, Proof, Statement]
 """A site's folder, its proof, and what that states."""
 
@@ -213,7 +172,7 @@ def _unprotected(run: Run, study: Study) -> Iterator[str]:
     told = f", and how many {held} each of them has"
     if getattr(study, "hides_sizes", False):
         told = ""
-    for each in PUBLIC:
+    for each in WORDS["public"]["what"]:
         yield each.format(client=spoken.client, clients=spoken.clients, sizes=told)
     for each in statements.uncovered(study):
         yield each[:1].upper() + each[1:] + "."
@@ -237,7 +196,8 @@ def _actors(study: Study, agreed: Agreed | None) -> Iterator[d.Actor]:
             "To run the agreed program and to keep its key, its ledger and its data. Others' "
             "guarantees do not rest on it, but for what the assumptions say.",
         )
-        yield d.Actor("The server", *SERVER.get("shared" if shared else unit, SERVER["sample"]))
+        told = WORDS["server"]
+        yield d.Actor("The server", *told.get("shared" if shared else unit, told["sample"]))
         if agreed.agreement.transport != "websocket":  # frames are open to who carries them
             yield d.Actor(
                 f"Who carries frames ({agreed.agreement.transport})",
@@ -434,7 +394,7 @@ def _registry(
     """Return a draft in the fields of the public registry of deployments."""
     spoken, about, unit = run.vocabulary, run.about, study.privacy.unit
     name = answers.name or run.name
-    person = "one person with all examples" if study.of_persons else UNITS.get(unit, unit)
+    person = "one person with all examples" if study.of_persons else WORDS["units"].get(unit, unit)
     delta = number(about.delta) if epsilon is not None else None
     terms = "; ".join(f"{key}: {value}" for key, value in words.terms(run))
     secret = study.privacy.entropy == "system"

@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import msgspec
 
 from sordino.base.errors import StudyError
 from sordino.base.files import read_below, readable, toml_of
+from sordino.base.frozen import Frozen
 
 MOST = 1 << 20
 SECTORS = ("Technology", "Healthcare", "Education", "Government", "Energy", "Finance")
 
-QUESTIONS: dict[str, str] = {
-    "name": "What is the model called?",
-    "description": "What does the model do, in two or three sentences?",
-    "intended_use": "What is it for?",
-    "region": "Which region do the data describe, and whose law applies?",
-    "published": "When was the model published first (YYYY-MM-DD)?",
-    "sector": f"One of {', '.join(SECTORS)}; leave empty if none fits.",
-    "sources": "Where can people read more, or get the model?",
-    "justification": "Why this epsilon, this delta and this unit? Who decided, and how?",
-    "outside": "What was done with the same data outside of the ledger: looking at it, cleaning "
-    "it, choosing features, training other models, publishing figures?",
-    "tuning": "How were clip, learning rate and the other constants chosen?",
-    "reuse": "Will the data be used or the model be trained again? When does a budget begin anew?",
-    "collection": "How were the data collected, and did people agree to this use?",
-    "security": "Who can read the raw data, the keys and the run folders? How are they protected?",
-    "audit": "Was the run attacked (`sordino audit`), and what did that show?",
-    "harm": "Who is harmed by a wrong answer, and was accuracy compared between groups?",
-}
+WORDS = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
+QUESTIONS: dict[str, str] = WORDS["questions"]
 
 
-class Answers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Answers(Frozen, forbid_unknown_fields=True):
     """Answers by the key of their question; ``curators`` publish the model, ``authors`` write the
     record.
     """

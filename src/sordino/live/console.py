@@ -23,11 +23,11 @@ from __future__ import annotations
 import math
 import sys
 import time
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
 
+from sordino.base.errors import printable
 from sordino.core import regimes
 from sordino.core.records import About, End, Refused, Round, Row, Unknown, at, known, number
 from sordino.core.regimes import Vocabulary
@@ -144,7 +144,7 @@ class Progress:
             parts.append(f"{words.lacking} {lacking:.15g}")
         if left is not None:
             parts.append(f"{duration(left)} left")
-        return plain("  ".join(parts))
+        return printable("  ".join(parts))
 
     def facts(self) -> list[Fact]:
         """The rows of the panel."""
@@ -164,14 +164,14 @@ class Progress:
             of = "" if self.steps is None else f"/{self.steps}"
             found.append(Fact("steps", f"{known(row.steps) or 0}{of}"))
         elif told := _texts(row, words, without=words.trail):
-            found.append(Fact("now", plain("   ".join(told))))
+            found.append(Fact("now", printable("   ".join(told))))
         trail = f"{self.trail[-1]:.4g}  {sparkline(self.trail)}" if self.trail else "-"
         found += [
             Fact(words.trail, trail),
             Fact("time left", "-" if left is None else duration(left)),
         ]
         named = {"answers": self.counted(), "note": self.note, "": self.said}
-        return found + [Fact(name, plain(text)) for name, text in named.items() if text]
+        return found + [Fact(name, printable(text)) for name, text in named.items() if text]
 
     def counted(self) -> str:
         """The answers that came to nothing, and who is gone."""
@@ -232,15 +232,6 @@ def _texts(row: Round, words: Vocabulary, without: str = "") -> list[str]:
     ]
 
 
-def plain(text: str) -> str:
-    """``text`` on one line, without control characters."""
-    return "".join(
-        " " if c in "\n\t\r" else c
-        for c in text
-        if c in "\n\t\r" or unicodedata.category(c) not in ("Cc", "Cf", "Cs")
-    )
-
-
 class Screen:
     """A live panel on a terminal, and plain lines elsewhere. A context manager."""
 
@@ -276,7 +267,7 @@ class Screen:
             table.add_row(Text(name), cell)
         return Panel(
             table,
-            title=Text(plain(self.title)),
+            title=Text(printable(self.title)),
             title_align="left",
             border_style="dim",
             expand=False,
@@ -308,7 +299,7 @@ class Screen:
     def say(self, text: str) -> None:
         """One line, without control characters, in what the stream can encode."""
         encoding = self.stream.encoding or "utf-8"
-        self.stream.write(plain(text).encode(encoding, "replace").decode(encoding) + "\n")
+        self.stream.write(printable(text).encode(encoding, "replace").decode(encoding) + "\n")
         self.stream.flush()
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from sordino.base.errors import StudyError
 from sordino.base.files import MIB, read_below, readable
+from sordino.base.frozen import Frozen
 from sordino.core.records import Count, Maybe, Real
 from sordino.live.loopback import Answer, Loopback
 from sordino.report.page import template
@@ -26,7 +27,7 @@ SILENT = 30.0
 HEAD = ("site", "state", "task", "last heard", "epsilon booked", "traffic", "refused")
 
 
-class SiteStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SiteStatus(Frozen, forbid_unknown_fields=True):
     """The state of a site.
 
     Attributes:
@@ -58,7 +59,7 @@ class SiteStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     answers: Count | None = None
 
 
-class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Status(Frozen, forbid_unknown_fields=True):
     """The state of a federation.
 
     Attributes:

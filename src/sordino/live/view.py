@@ -13,11 +13,11 @@ from typing import Any, BinaryIO
 from urllib.parse import quote, unquote
 
 from sordino.base.errors import StudyError
-from sordino.base.files import KIB, MIB, Malformed, open_below, read_below, there
+from sordino.base.files import KIB, MIB, Malformed, open_below, read_below, readable, there
 from sordino.core import records
 from sordino.core.records import Round, dumped, known, number
 from sordino.core.run.folder import LOG
-from sordino.core.run.reading import NEEDED, load, read_about
+from sordino.core.run.reading import NEEDED, Run, load, read_about
 from sordino.live.console import BARS, Progress
 from sordino.live.loopback import Answer, Loopback
 from sordino.report import page, words
@@ -164,7 +164,6 @@ TAIL = 64 * KIB
 """Bytes of a log that are read for its line in the list."""
 LINGER = 10.0
 """Seconds that the page of a run waits after its end for its readers to go on to the report."""
-HEAD = ("Run", "Study", "Method", "Status", "Begun", "Rounds", "Accuracy", "Epsilon", "Budget")
 COMPARED = "comparison.html"
 
 
@@ -176,10 +175,8 @@ def shown_of(folder: Path) -> list[Path]:
     """
     if _is_shown(folder):
         return [folder]
-    try:
+    with readable(folder, remedy="Give a folder that can"):
         found = [each for each in folder.iterdir() if _is_shown(each)] if folder.is_dir() else []
-    except OSError as error:
-        raise StudyError(f"{folder}: cannot be read ({error.strerror})") from error
     if not found:
         raise StudyError(
             f"{folder}: this is no run folder and no comparison, and there is none in it. Give the "
@@ -302,38 +299,27 @@ def view(folder: Path, port: int) -> Loopback:
 
 
 def _listed(folder: Path) -> dict[str, Any]:
-    """A row for each run and comparison: its name, which leads to it, and how it stands."""
-    from markupsafe import Markup
-
+    """The runs and comparisons by name: what is read of each, or why it cannot be read."""
     found = shown_of(folder)
-    rows: list[Sequence[str]] = []
-    compared: list[Sequence[str]] = []
+    runs, wrong, compared = dict[str, Run](), dict[str, str](), dict[str, str]()
     for each in found[:MOST_RUNS]:
-        link = Markup('<a href="{}/">{}</a>').format(_place(each.name), each.name)
         if not is_run(each):
             written = dt.datetime.fromtimestamp(_written(each), dt.UTC)
-            compared.append((link, words.date(written.isoformat())))
+            compared[each.name] = words.date(written.isoformat())
             continue
         try:
-            run = load(each, last=TAIL)
+            runs[each.name] = load(each, last=TAIL)
         except StudyError as error:
-            rows.append((link, "-", "-", str(error), *["-"] * 5))
-            continue
-        rows.append(
-            (
-                link,
-                run.name,
-                run.method,
-                "done" if run.done else "not finished",
-                words.date(known(run.about.begun)) or "-",
-                str(run.number),
-                words.percent(run.accuracy),
-                words.spent(run),
-                words.budget(run),
-            )
-        )
-    more = len(found) - len(rows) - len(compared)
-    return {"head": HEAD, "rows": rows, "compared": compared, "more": more}
+            wrong[each.name] = str(error)
+    return {
+        "names": [each.name for each in found[:MOST_RUNS]],
+        "runs": runs,
+        "wrong": wrong,
+        "compared": compared,
+        "more": len(found[MOST_RUNS:]),
+        "place": _place,
+        "words": words,
+    }
 
 
 def _place(name: str) -> str:

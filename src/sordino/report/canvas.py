@@ -24,6 +24,7 @@ import threading
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sordino.privacy.rounding import epsilon_text
@@ -45,38 +46,7 @@ NAMES = {
     **{colour: f"series-{i}" for i, colour in enumerate(SERIES)},
 }
 
-RC: dict[str, object] = {
-    "axes.edgecolor": QUIET,
-    "axes.labelcolor": INK,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 11,
-    "axes.labelsize": 11,
-    "axes.unicode_minus": True,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "font.family": ["DejaVu Sans"],
-    "font.size": 11,
-    "grid.color": GRID,
-    "grid.linewidth": 0.7,
-    "legend.frameon": False,
-    "legend.fontsize": 10,
-    "lines.linewidth": 1.8,
-    "svg.fonttype": "none",
-    "text.color": INK,
-    "text.parse_math": False,  # a class called "$x" is a name and no formula
-    "xtick.color": QUIET,
-    "ytick.color": QUIET,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "xtick.labelsize": 10,
-    "ytick.labelsize": 10,
-}
-
-
+STYLE = Path(__file__).with_name("sordino.mplstyle")
 _DRAWING = threading.RLock()
 
 
@@ -89,7 +59,7 @@ def canvas(salt: str) -> Iterator[None]:
     """
     from matplotlib import style
 
-    with _DRAWING, style.context({**RC, "svg.hashsalt": salt}, after_reset=True):
+    with _DRAWING, style.context([STYLE, {"svg.hashsalt": salt}], after_reset=True):
         yield
 
 
