@@ -182,41 +182,22 @@ def _unprotected(run: Run, study: Study) -> Iterator[str]:
 
 def _actors(study: Study, agreed: Agreed | None) -> Iterator[d.Actor]:
     """Yield who takes part."""
-    unit, shared = study.privacy.unit, getattr(study.privacy, "noise", "own") == "shared"
+    told = WORDS["actors"]
     if agreed is None:
-        yield d.Actor(
-            "Who runs the simulation, on one machine",
-            "All raw data, all noise, all results.",
-            "Everything: the simulated sites are no parties of their own.",
-        )
+        yield d.Actor(*told["simulation"])
     else:
+        yield d.Actor(*told["site"])
+        shared = getattr(study.privacy, "noise", "own") == "shared"
+        seen = WORDS["server"]
         yield d.Actor(
-            "Each site",
-            "Its own raw data, and what the server sends to it.",
-            "To run the agreed program and to keep its key, its ledger and its data. Others' "
-            "guarantees do not rest on it, but for what the assumptions say.",
+            "The server", *seen.get("shared" if shared else study.privacy.unit, seen["sample"])
         )
-        told = WORDS["server"]
-        yield d.Actor("The server", *told.get("shared" if shared else unit, told["sample"]))
-        if agreed.agreement.transport != "websocket":  # frames are open to who carries them
-            yield d.Actor(
-                f"Who carries frames ({agreed.agreement.transport})",
-                "What the server sees.",
-                "As much as the server.",
-            )
-        yield d.Actor(
-            "Who provisions (the authority)",
-            "No data and no connection.",
-            "To keep the authority's key: whoever has it can take part in any name.",
-        )
-        yield d.Actor(
-            "Who watches the connections", "When and how much is sent (TLS 1.3).", "Nothing."
-        )
-    yield d.Actor(
-        "Whoever has the published model, log and ledger",
-        "All that was released; may know everything else, and control all others.",
-        "Nothing: this is the attacker whom the guarantee is about.",
-    )
+        transport = agreed.agreement.transport
+        if transport != "websocket":  # frames are open to who carries them
+            yield d.Actor(*(each.format(transport=transport) for each in told["carrier"]))
+        yield d.Actor(*told["authority"])
+        yield d.Actor(*told["watcher"])
+    yield d.Actor(*told["published"])
 
 
 def _points(
@@ -341,26 +322,10 @@ def _noise(study: Study) -> tuple[str, str, bool]:
     """Return what bounds contributions, how noise is made, and whether both are proved."""
     privacy = study.privacy
     kind = getattr(getattr(privacy, "mechanism", None), "kind", None)
-    if privacy.unit == "none":
-        return "Nothing bounds what one record adds.", "There is no noise.", False
-    if privacy.unit == "label":
-        return (
-            "A label is changed by randomised response, which needs no bound.",
-            "Each answer is decided by whole random numbers.",
-            True,
-        )
-    if kind in (None, *PROVED) and study.form == "sound":
-        return (
-            "Each contribution is clipped to a bound that is public or was released itself; "
-            "rounding is inside a proved margin.",
-            "Releases lie on a public grid, with whole-number noise whose distribution is proved.",
-            True,
-        )
-    return (
-        "No proof of this program covers how contributions are bounded.",
-        "No proof of this program covers how this noise is sampled on a computer.",
-        False,
-    )
+    proved = kind in (None, *PROVED) and study.form == "sound"
+    which = privacy.unit if privacy.unit in ("none", "label") else "proved" if proved else "open"
+    bounds, noise = WORDS["noise"][which]
+    return bounds, noise, which in ("label", "proved")
 
 
 def _unit(study: Study) -> d.Point:
