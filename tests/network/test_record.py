@@ -16,13 +16,14 @@ import yaml
 
 import command
 import sordino as so
+from federations import Federation
 from sordino.base.errors import LedgerError, StudyError
 from sordino.deployment import check, document
 from sordino.deployment.questions import QUESTIONS, template
 from sordino.network import certificates, kit, proof
 from sordino.network.site import JoinOptions, opened
 
-from .conftest import Federation, Makes
+from .conftest import Makes
 
 ANSWERS = """curators = ["North Hospital"]
 authors = ["A. Officer"]
