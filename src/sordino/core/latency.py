@@ -57,10 +57,8 @@ class Latency(Section):
         spread: shape of the fixed per-client factor; 0 makes all clients alike.
     """
 
-    on_arrival: ClassVar[bool] = (
-        # whether it is for methods that work on arrival alone: rounds have no order of arrival
-        False
-    )
+    # whether it is for methods that work on arrival alone: rounds have no order of arrival
+    on_arrival: ClassVar[bool] = False
     even: ClassVar[bool] = False  # whether all tasks of a client take equally long
     reads: ClassVar[bool] = False  # whether it needs a file
 

@@ -227,18 +227,8 @@ def _points(
     tuned = "" if study.tuned is None else tuned_sentence(study.tuned, privacy.accountant) + " "
     yield answered("Choice of constants", "tuning", tuned)
     yield answered("Cleaning, looking and other uses outside of the ledger", "outside")
-    yield d.Point(
-        "Correct program",
-        "assumed",
-        "Sordino is tested against brute force, closed forms, attacks and other accountants. No "
-        "independent body has certified it.",
-    )
-    yield d.Point(
-        "Side channels",
-        "open",
-        "How long steps take is not hidden from who watches the machines. Making noise takes the "
-        "same time for all data.",
-    )
+    yield d.Point(*WORDS["points"]["program"])
+    yield d.Point(*WORDS["points"]["channels"])
     yield d.Point(
         "Model of trust",
         "assumed",

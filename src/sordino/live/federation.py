@@ -161,9 +161,7 @@ def metrics(*states: Status) -> str:
     """
     lines: list[str] = []
 
-    def family(
-        name: str, kind: str, about: str, value: Callable[[Status], object], label: str = ""
-    ) -> None:
+    def family(name: str, about: str, value: Callable[[Status], object], label: str = "") -> None:
         found = []
         for state in states:
             each = value(state)
@@ -174,31 +172,32 @@ def metrics(*states: Status) -> str:
                     named = f'sordino_{name}{{study="{_label(state.name)}"{more}}}'
                     found.append(f"{named} {figure}")
         if found:
+            kind = "counter" if name.endswith("_total") else "gauge"
             lines.append(f"# HELP sordino_{name} {about}")
             lines.append(f"# TYPE sordino_{name} {kind}")
             lines.extend(found)
 
-    def of_sites(name: str, kind: str, about: str, value: Callable[[SiteStatus], object]) -> None:
-        family(name, kind, about, lambda s: {e.name: value(e) for e in s.sites}, "site")
+    def of_sites(name: str, about: str, value: Callable[[SiteStatus], object]) -> None:
+        family(name, about, lambda s: {e.name: value(e) for e in s.sites}, "site")
 
-    family("up", "gauge", "1 while the run goes on.", lambda s: int(s.ended is None))
-    family("round", "gauge", "Rounds begun, or updates done.", lambda s: s.number)
-    family("rounds_planned", "gauge", "As many as there may be.", lambda s: s.planned)
-    family("sites_minimum", "gauge", "Sites that must be there.", lambda s: s.minimum)
-    family("waiting", "gauge", "1 while nothing goes on.", lambda s: int(s.waiting is not None))
-    family("journal_bytes", "gauge", "Of the server's journal.", lambda s: s.journal)
+    family("up", "1 while the run goes on.", lambda s: int(s.ended is None))
+    family("round", "Rounds begun, or updates done.", lambda s: s.number)
+    family("rounds_planned", "As many as there may be.", lambda s: s.planned)
+    family("sites_minimum", "Sites that must be there.", lambda s: s.minimum)
+    family("waiting", "1 while nothing goes on.", lambda s: int(s.waiting is not None))
+    family("journal_bytes", "Of the server's journal.", lambda s: s.journal)
     about = "Connections that were refused."
-    family("connections_refused_total", "counter", about, lambda s: s.strangers, "why")
-    of_sites("site_present", "gauge", "1 if a site is there.", lambda s: int(s.there))
-    of_sites("site_out", "gauge", "1 if it takes part no more.", lambda s: int(bool(s.out)))
-    of_sites("site_epsilon", "gauge", "Booked by the server's ledger.", lambda s: s.epsilon)
-    of_sites("site_epsilon_limit", "gauge", "What was agreed.", lambda s: s.limit)
-    of_sites("site_quiet_seconds", "gauge", "Since it was heard from.", lambda s: s.quiet)
-    of_sites("site_received_bytes_total", "counter", "Of its frames.", lambda s: s.received or None)
-    of_sites("site_sent_bytes_total", "counter", "Of frames to it.", lambda s: s.sent or None)
-    of_sites("site_answers_total", "counter", "Answers of a site.", lambda s: s.answers)
+    family("connections_refused_total", about, lambda s: s.strangers, "why")
+    of_sites("site_present", "1 if a site is there.", lambda s: int(s.there))
+    of_sites("site_out", "1 if it takes part no more.", lambda s: int(bool(s.out)))
+    of_sites("site_epsilon", "Booked by the server's ledger.", lambda s: s.epsilon)
+    of_sites("site_epsilon_limit", "What was agreed.", lambda s: s.limit)
+    of_sites("site_quiet_seconds", "Since it was heard from.", lambda s: s.quiet)
+    of_sites("site_received_bytes_total", "Of its frames.", lambda s: s.received or None)
+    of_sites("site_sent_bytes_total", "Of frames to it.", lambda s: s.sent or None)
+    of_sites("site_answers_total", "Answers of a site.", lambda s: s.answers)
     about = "Frames of a site that were refused."
-    of_sites("site_refused_total", "counter", about, lambda s: sum(s.refused.values()))
+    of_sites("site_refused_total", about, lambda s: sum(s.refused.values()))
     return "\n".join(lines) + "\n"
 
 

@@ -110,10 +110,7 @@ def sources() -> str:
     return found.hexdigest()[:16]
 
 
-@functools.cache
-def _installed(name: str) -> str:
-    """The version of a distribution, which takes some milliseconds to find."""
-    return version(name)
+_installed = functools.cache(version)  # which takes some milliseconds
 
 
 def numerics() -> str:
