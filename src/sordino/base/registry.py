@@ -12,11 +12,12 @@ import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Field,
     GetCoreSchemaHandler,
     SerializeAsAny,
     ValidationError,
@@ -48,6 +49,12 @@ def explained(table: str, problem: Mapping[str, Any]) -> str:
     said, value = problem["msg"].removeprefix("Value error, "), problem["input"]
     short = problem["type"] in ("value_error", "missing") or isinstance(value, dict)
     return f"{place}: {said[0].lower()}{said[1:]}{'' if short else f'; got {value!r}'}"
+
+
+AtLeastOne = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Section(BaseModel, metaclass=Kind):

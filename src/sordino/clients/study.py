@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
+from sordino.base.registry import Positive
 from sordino.core.method import METHODS, Method
 from sordino.core.statements import FLOATS, LOOKING, SIMULATED
 from sordino.core.study.base import Epsilon, Model, NoisyPrivacySpec, Study, World
@@ -387,7 +388,7 @@ class SampledMethod(Method):
         optimizer: of the local steps, on noisy gradients.
     """
 
-    learning_rate: float = Field(0.1, gt=0, allow_inf_nan=False)
+    learning_rate: Positive = 0.1
     optimizer: Annotated[Optimizer, OPTIMIZERS] = Sgd()
 
 

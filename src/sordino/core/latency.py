@@ -33,13 +33,13 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.random import Generator
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from sordino.base.entropy import Entropy, Seeded
 from sordino.base.errors import StudyError
 from sordino.base.files import MIB, read_plain, readable
 from sordino.base.modules import told_in_its_place
-from sordino.base.registry import Registry, Section
+from sordino.base.registry import NotNegative, Positive, Registry, Section
 
 MOST_TRACE = 256 * MIB
 LONGEST = 1e12  # seconds: clocks and checkpoints hold finite numbers
@@ -64,10 +64,10 @@ class Latency(Section):
 
     kind: str
     file: Path | None = None
-    typical: float = Field(1.0, ge=0, allow_inf_nan=False)
-    shape: float = Field(0.5, gt=0, allow_inf_nan=False)
-    step: float = Field(0.0, ge=0, allow_inf_nan=False)
-    spread: float = Field(0.0, ge=0, allow_inf_nan=False)
+    typical: NotNegative = 1.0
+    shape: Positive = 0.5
+    step: NotNegative = 0.0
+    spread: NotNegative = 0.0
 
     @model_validator(mode="after")
     def _gives_seconds(self) -> Latency:

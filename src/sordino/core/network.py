@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 from sordino.base.errors import DataError, StudyError
 from sordino.base.files import toml_of
 from sordino.base.frozen import Frozen
-from sordino.base.registry import Section
+from sordino.base.registry import AtLeastOne, Section
 from sordino.core import study as studies
 from sordino.core.plan import Disk, Plan
 from sordino.core.prepared import Affordable, PreparedRun
@@ -53,7 +53,7 @@ class Shape(Section):
             these, in whatever order.
     """
 
-    shape: tuple[Annotated[int, Field(ge=1)], ...]
+    shape: tuple[AtLeastOne, ...]
     type: Literal["uint8", "float32"] = "float32"
     classes: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class Agreement(Section):
     name: Name
     server: str = Field(pattern=r"^[A-Za-z0-9_.:\[\]-]+:\d{1,5}$")
     transport: TransportName = "websocket"
-    minimum: int = Field(1, ge=1)
+    minimum: AtLeastOne = 1
     patience: float = Field(5.0, gt=0, le=86_400)
     answer_within: float = Field(21_600.0, gt=0, le=864_000)
     data: Shape

@@ -79,10 +79,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.random import Generator
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, model_validator
 
 from sordino.base.errors import StudyError, did_you_mean
-from sordino.base.registry import Registry, Section
+from sordino.base.registry import AtLeastOne, Positive, Registry, Section
 from sordino.data.dataset import Dataset, Indices, Labels, Names, Shape, listed
 
 Parts = Sequence[Indices]
@@ -205,8 +205,8 @@ class Dirichlet(Partition):
     """
 
     kind: Literal["dirichlet"] = "dirichlet"
-    beta: float = Field(gt=0, allow_inf_nan=False)
-    minimum: int = Field(10, ge=1)
+    beta: Positive
+    minimum: AtLeastOne = 10
 
     def split(self, labels: Labels, clients: int, rng: Generator, column: Labels | None) -> Parts:
         """Deal ``len(labels)`` examples to ``clients``, each at least ``minimum``."""
@@ -270,8 +270,8 @@ class Shards(Partition):
     """
 
     kind: Literal["shards"] = "shards"
-    fragments: int = Field(400, ge=1)
-    each: int = Field(40, ge=1)
+    fragments: AtLeastOne = 400
+    each: AtLeastOne = 40
 
     def split(self, labels: Labels, clients: int, rng: Generator, column: Labels | None) -> Parts:
         """Deal fragments; where clients * each < fragments, the rest stays unused."""
@@ -454,8 +454,8 @@ class Regions(Division):
     """
 
     kind: Literal["regions"] = "regions"
-    rows: int = Field(ge=1)
-    columns: int = Field(ge=1)
+    rows: AtLeastOne
+    columns: AtLeastOne
 
     def refused(self, parties: int) -> str | None:
         return (

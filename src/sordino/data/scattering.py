@@ -64,6 +64,7 @@ from pydantic import Field
 
 from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError, StudyError
+from sordino.base.registry import AtLeastOne
 from sordino.data.dataset import Bytes, Double, Shape, Single, scaled
 from sordino.data.features import FRONT_ENDS, Examples, FrontEnd, keep, kept, place_of
 from sordino.data.notices import tell
@@ -111,8 +112,8 @@ class Scattering(FrontEnd):
     kind: Literal["scattering"] = "scattering"
     J: int = Field(2, ge=1, le=6)
     L: int = Field(8, ge=1, le=32)
-    groups: int | None = Field(None, ge=1)
-    components: int | None = Field(None, ge=1)
+    groups: AtLeastOne | None = None
+    components: AtLeastOne | None = None
 
     @property
     def together(self) -> int:

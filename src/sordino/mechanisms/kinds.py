@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
-from sordino.base.registry import Registry, Section, foreign
+from sordino.base.registry import AtLeastOne, Registry, Section, foreign
 from sordino.mechanisms.correlated import CorrelatedGaussian, Correlation
 from sordino.mechanisms.gaussian import COUNT_SHARE, Bounded, CountedGaussian, Gaussian, Measuring
 from sordino.privacy import event
@@ -372,7 +372,7 @@ class KNormNoise(Noise):
     sized: ClassVar[bool] = True
 
     kind: Literal["k-norm"] = "k-norm"
-    dimension: int | None = Field(None, ge=1)
+    dimension: AtLeastOne | None = None
 
     def for_dimension(self, dimension: int) -> Self:
         """With d filled in."""

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self
 from pydantic import Field, model_validator
 
 from sordino.base.modules import told_in_its_place
-from sordino.base.registry import Registry, Section
+from sordino.base.registry import BelowOne, Registry, Section
 
 if TYPE_CHECKING:  # whoever only reads a study does not wait for torch
     from torch import Tensor
@@ -103,7 +103,7 @@ class Sgd(Optimizer):
     """
 
     kind: Literal["sgd"] = "sgd"
-    momentum: float = Field(0.0, ge=0, lt=1)
+    momentum: BelowOne = 0.0
 
     @property
     def gain(self) -> float:
@@ -147,8 +147,8 @@ class Adam(Optimizer):
     """
 
     kind: Literal["adam"] = "adam"
-    beta1: float = Field(0.9, ge=0, lt=1)
-    beta2: float = Field(0.999, ge=0, lt=1)
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.999
     floor: float = Field(1e-8, gt=0)
     debias: bool = False
 

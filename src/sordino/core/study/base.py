@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from sordino.base.errors import StudyError
-from sordino.base.registry import Section, below, not_known
+from sordino.base.registry import AtLeastOne, Section, below, not_known
 from sordino.core.latency import LATENCIES, Constant, Latency
 from sordino.core.method import METHODS, Method
 from sordino.core.study.data import Source
@@ -189,9 +189,9 @@ class Execution(Section):
     """
 
     device: str = "auto"
-    threads: int = Field(1, ge=1)
-    evaluate_every: int | None = Field(None, ge=1)
-    checkpoint_every: int = Field(10, ge=1)
+    threads: AtLeastOne = 1
+    evaluate_every: AtLeastOne | None = None
+    checkpoint_every: AtLeastOne = 10
 
 
 REPEATED = (
@@ -220,7 +220,7 @@ class Tuned(Section):
     data: str | None = None
     measure: str | None = None
     seeds: tuple[int, ...] = ()
-    trials: int | None = Field(None, ge=1)
+    trials: AtLeastOne | None = None
 
 
 def refuse_repeated(tuned: Tuned | None) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from sordino.base.registry import Section, not_known
+from sordino.base.registry import AtLeastOne, BelowOne, Section, not_known
 from sordino.data.encoding import OTHER, REST, Encoding, Unknown
 from sordino.data.features import FRONT_ENDS, FrontEnd, shape_of
 from sordino.data.identity import spelled
@@ -285,16 +285,16 @@ class Data(Table):
     test_file: Path | None = None
     client_column: str | None = None
     person: str | None = None
-    person_rows: int | None = Field(None, ge=1)
-    person_histogram: (
-        tuple[tuple[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0)]], ...] | None
-    ) = Field(None, min_length=1)
-    clients: int = Field(10, ge=1)
+    person_rows: AtLeastOne | None = None
+    person_histogram: tuple[tuple[AtLeastOne, Annotated[float, Field(gt=0)]], ...] | None = Field(
+        None, min_length=1
+    )
+    clients: AtLeastOne = 10
     partition: Annotated[Partition, PARTITIONS] = Iid()
     features: Annotated[FrontEnd | None, FRONT_ENDS] = None
     validation: int = Field(0, ge=0)
 
-    client_validation: float = Field(0.0, ge=0, lt=1)
+    client_validation: BelowOne = 0.0
 
     def seen(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of what a model sees of an example of this shape.

@@ -45,7 +45,7 @@ from pydantic import Field
 
 from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError, StudyError
-from sordino.base.registry import Registry, Section
+from sordino.base.registry import AtLeastOne, Registry, Section
 from sordino.data.dataset import Double, Indices
 from sordino.data.stream.piece import BLOCK, DerivedStream, Piece, Stream, blocks, joined, multiples
 
@@ -97,7 +97,7 @@ class Sampling(Drift):
 
     by_class: ClassVar[bool] = True
 
-    every: int = Field(50, ge=1)
+    every: AtLeastOne = 50
 
     def probabilities(self, seed: int, classes: int, start: int, stop: int) -> Double:
         """Of the events ``start`` to ``stop``, (stop - start, classes); rows sum to 1."""
@@ -163,7 +163,7 @@ class SwapDrift(Drift):
     relabels: ClassVar[bool] = True
 
     kind: Literal["swap"] = "swap"
-    every: int = Field(ge=1)
+    every: AtLeastOne
 
     def applied(self, stream: Stream, seed: int) -> Stream:
         """The same examples with other labels."""
@@ -185,7 +185,7 @@ class FeatureDrift(Drift):
     """
 
     kind: Literal["features"] = "features"
-    every: int = Field(ge=1)
+    every: AtLeastOne
     strength: float = Field(0.5, ge=0, le=20)
     sudden: bool = False
 

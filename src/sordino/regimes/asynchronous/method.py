@@ -73,11 +73,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from numbers import Real
-from typing import Annotated, ClassVar, Literal, cast
+from typing import ClassVar, Literal, cast
 
 from pydantic import Field
 
 from sordino.base.errors import StudyError
+from sordino.base.registry import BelowOne, NotNegative, Positive
 from sordino.core.method import METHODS, About, ContractBroken, Method, register
 
 LITERAL_BOUND = 4.0
@@ -163,13 +164,13 @@ class AsynchronousMethod(Method):
     about: ClassVar[About]
     needs: ClassVar[tuple[str, ...]] = ("stages",)
 
-    batch: float = Field(12.0, gt=0, allow_inf_nan=False)
-    regularisation: float = Field(1e-4, ge=0, allow_inf_nan=False)
-    average: float = Field(0.0, ge=0, lt=1)
-    smoothness: float | None = Field(None, gt=0, allow_inf_nan=False)
-    deviation: float | None = Field(None, ge=0, allow_inf_nan=False)
-    radius: float | None = Field(None, gt=0, allow_inf_nan=False)
-    gap: float | None = Field(None, gt=0, allow_inf_nan=False)
+    batch: Positive = 12.0
+    regularisation: NotNegative = 1e-4
+    average: BelowOne = 0.0
+    smoothness: Positive | None = None
+    deviation: NotNegative | None = None
+    radius: Positive | None = None
+    gap: Positive | None = None
 
     @property
     def pooled(self) -> bool:
@@ -252,9 +253,9 @@ class Noisy(AsynchronousMethod):
     """
 
     form: Literal["sound", "paper"] = "sound"
-    iteration_epsilon: float = Field(0.1, gt=0, allow_inf_nan=False)
-    iteration_epsilons: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] | None = None
-    bound: float | None = Field(None, gt=0, allow_inf_nan=False)
+    iteration_epsilon: Positive = 0.1
+    iteration_epsilons: tuple[Positive, ...] | None = None
+    bound: Positive | None = None
     noised: Literal["all", "first-layer"] = "all"
 
     @property

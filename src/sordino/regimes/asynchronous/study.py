@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
-from sordino.base.registry import Section
+from sordino.base.registry import AtLeastOne, NotNegative, Section
 from sordino.clients.study import HorizontalStudy, Ordered, OwnEpsilons
 from sordino.core.method import METHODS
 from sordino.regimes.asynchronous.method import AsynchronousMethod, Noisy
@@ -31,8 +31,8 @@ class Updates(Section):
         tasks: gradients of one edge that noise is calibrated for
     """
 
-    updates: int = Field(ge=1)
-    tasks: int | None = Field(None, ge=1)
+    updates: AtLeastOne
+    tasks: AtLeastOne | None = None
 
 
 class Arrival(Section):
@@ -51,8 +51,8 @@ class Arrival(Section):
     """
 
     staleness: int | None = Field(None, ge=0)
-    staleness_weight: float = Field(0.0, ge=0, allow_inf_nan=False)
-    buffer: int = Field(1, ge=1)
+    staleness_weight: NotNegative = 0.0
+    buffer: AtLeastOne = 1
 
 
 class AsynchronousStudy(HorizontalStudy):

@@ -27,7 +27,7 @@ from pydantic import Field, model_validator
 
 from sordino.base.errors import StudyError
 from sordino.base.message import Raw, Statistics, Update, Vector
-from sordino.base.registry import Section
+from sordino.base.registry import BelowOne, Section
 from sordino.core.method import METHODS, ContractBroken, Method
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.privacy import fixed_order
@@ -173,7 +173,7 @@ class ServerOptimizer(Section):
 
     kind: Literal["adagrad", "adam", "yogi"]
     rate: float = Field(0.01, gt=0, le=1e6, allow_inf_nan=False)
-    decay: float = Field(0.99, ge=0, lt=1)
+    decay: BelowOne = 0.99
     floor: float = Field(1e-3, ge=1e-12, le=1e6, allow_inf_nan=False)
 
     def squares(self, before: Vector | None, change: Vector64) -> Vector64:
@@ -207,11 +207,11 @@ class SynchronousMethod(Method):
     memory: ClassVar[type[msgspec.Struct]] = Nothing
     learning_rate: float = Field(0.5, gt=0, le=1e12, allow_inf_nan=False)
     weights: Literal["size", "equal"] = "size"
-    momentum: float = Field(0.0, ge=0, lt=1)
+    momentum: BelowOne = 0.0
     server: ServerOptimizer | None = None
     mu: float | None = Field(None, ge=0, le=1e6, allow_inf_nan=False)
     optimizer: Annotated[Optimizer, OPTIMIZERS] = Sgd()
-    average: float = Field(0.0, ge=0, lt=1)
+    average: BelowOne = 0.0
 
     @property
     def unpriced(self) -> str | None:

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from sordino.base.registry import Section
+from sordino.base.registry import AtLeastOne, Section
 from sordino.clients.study import HorizontalStudy, OrderedPromise, OwnEpsilons
 from sordino.core.method import METHODS
 from sordino.core.world import Summing
@@ -48,8 +48,8 @@ class Privacy(OrderedPromise, OwnEpsilons):
 
     clipped_fraction: bool = True
     noise: Literal["own", "shared"] = "own"
-    honest: int | None = Field(None, ge=1)
-    fewest: int | None = Field(None, ge=1)
+    honest: AtLeastOne | None = None
+    fewest: AtLeastOne | None = None
     bits: int | None = None
 
     # absent from the digest that noise comes from, where they are left out
@@ -93,7 +93,7 @@ class Budget(Section):
     """
 
     rounds: int = Field(ge=1, le=10**7)
-    steps: int | None = Field(None, ge=1)
+    steps: AtLeastOne | None = None
 
     def ignored(self, affordable_steps: int | None) -> tuple[str, ...]:
         """A warning where ``steps`` was given and does not bound the run.
@@ -121,7 +121,7 @@ class Participation(Section):
             given
     """
 
-    cohort: int | None = Field(None, ge=1)
+    cohort: AtLeastOne | None = None
     deadline: float | None = Field(None, gt=0)
 
 

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sordino.base.registry import Registry, Section
+from sordino.base.registry import AtLeastOne, Positive, Registry, Section
 from sordino.core.method import About, Method, register
 
 Mask = NDArray[np.bool_]
@@ -111,7 +111,7 @@ class Threshold(Activation):
     kind: Literal["event"] = "event"
     threshold: float = Field(0.0, ge=-math.inf)  # which NaN is not
     mean: float | None = Field(None, allow_inf_nan=False)
-    deviation: float | None = Field(None, gt=0, allow_inf_nan=False)
+    deviation: Positive | None = None
 
     def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
         """Return the active parties (n, M)."""
@@ -155,11 +155,11 @@ class OnlineMethod(Method):
             over the bound of a gradient. Left out: rates stay as they are.
     """
 
-    learning_rate: float = Field(0.01, gt=0, allow_inf_nan=False)
-    server_learning_rate: float | None = Field(None, gt=0, allow_inf_nan=False)
-    learning_rates: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] | None = None
+    learning_rate: Positive = 0.01
+    server_learning_rate: Positive | None = None
+    learning_rates: tuple[Positive, ...] | None = None
     activation: Annotated[Activation, ACTIVATIONS] = Full()
-    batch: int = Field(1, ge=1)
+    batch: AtLeastOne = 1
     schedule: Literal["inverse-root"] | None = None
 
     @property
@@ -236,7 +236,7 @@ class Dlr(OnlineMethod):
     )
 
     name: Literal["dlr"] = "dlr"
-    length: int = Field(10, ge=1)
+    length: AtLeastOne = 10
     alpha: float = Field(0.95, gt=0, le=1)
     buffer: Literal["server"] | None = None
 
@@ -270,7 +270,7 @@ class Slr(OnlineMethod):
     )
 
     name: Literal["slr"] = "slr"
-    length: int = Field(10, ge=1)
+    length: AtLeastOne = 10
 
     @property
     def window(self) -> int:

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from sordino.base.registry import Section
+from sordino.base.registry import AtLeastOne, BelowOne, Positive, Section
 from sordino.core.method import METHODS
 from sordino.core.study.base import Epsilon, Execution, PrivacySpec, Study
 from sordino.core.study.data import Source, refuse_classes
@@ -42,13 +42,13 @@ class VerticalData(Source):
         scale: public constant that every feature is divided by
     """
 
-    parties: int = Field(4, ge=1)
+    parties: AtLeastOne = 4
     parts: Annotated[Division, DIVISIONS] = Slices()
     stream: Annotated[Streaming, STREAMS] = Replay()
     drift: Annotated[Drift, DRIFTS] = NoDrift()
     entity: str | None = None
     classes: tuple[str, ...] | None = None
-    scale: float = Field(1.0, gt=0, allow_inf_nan=False)
+    scale: Positive = 1.0
 
     @model_validator(mode="after")
     def _fits_together(self) -> VerticalData:
@@ -121,8 +121,8 @@ class SplitModel(Section):
     """
 
     name: Literal["mlp", "physics", "linear", "own"] = "mlp"
-    embedding: int = Field(64, ge=1)
-    hidden: int = Field(256, ge=1)
+    embedding: AtLeastOne = 64
+    hidden: AtLeastOne = 256
     party: str | None = None
     server: str | None = None
 
@@ -161,7 +161,7 @@ class Release(Section):
     """
 
     clip: float = Field(1.0, ge=SMALLEST, le=LARGEST, allow_inf_nan=False)
-    noise_multiplier: float | None = Field(None, gt=0, allow_inf_nan=False)
+    noise_multiplier: Positive | None = None
 
 
 class VerticalPrivacy(PrivacySpec):
@@ -190,7 +190,7 @@ class VerticalPrivacy(PrivacySpec):
     unit: Literal["entity", "label", "none"]
     label_epsilon: Epsilon | None = None
     memoised: bool = True
-    appearances: int = Field(1, ge=1)
+    appearances: AtLeastOne = 1
     embedding: Release | None = None
     updates: Literal["raw", "noisy", "frozen"] = "raw"
     update: Release = Release()
@@ -236,7 +236,7 @@ class Events(Section):
         events: how many events there are
     """
 
-    events: int = Field(ge=1)
+    events: AtLeastOne
 
 
 class Missing(Section):
@@ -249,7 +249,7 @@ class Missing(Section):
         precision: bits of a number that is sent
     """
 
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: BelowOne = 0.0
     missing: Literal["last", "zeros", "skip"] = "last"
     precision: Literal[16, 32] = 32
 

@@ -110,6 +110,7 @@ import numpy as np
 from pydantic import Field
 
 from sordino.base.message import Statistics, Update
+from sordino.base.registry import NotNegative, Positive
 from sordino.core.method import About, register
 from sordino.regimes.synchronous.method import Choice, Remaining, SynchronousMethod, Terms
 from sordino.training.beside import Wants
@@ -263,7 +264,7 @@ class AliDpfl(Estimating):
     memory: ClassVar[type[AliMemory]] = AliMemory
 
     name: Literal["ali-dpfl"] = "ali-dpfl"
-    gamma: float = Field(10.0, ge=0, allow_inf_nan=False)
+    gamma: NotNegative = 10.0
     batch_bound: Literal["min", "weighted"] = "weighted"
     floor: Literal["pace", "none"] = "pace"
     tau_rule: Literal["eq11", "eq9"] = "eq11"
@@ -368,7 +369,7 @@ class AlsDpfl(Estimating):
     memory: ClassVar[type[AlsMemory]] = AlsMemory
 
     name: Literal["als-dpfl"] = "als-dpfl"
-    phi: float = Field(4.0, gt=0, allow_inf_nan=False)
+    phi: Positive = 4.0
     lambda_: float = Field(0.5, gt=0, lt=1, alias="lambda")
 
     @property

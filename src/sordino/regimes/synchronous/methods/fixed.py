@@ -66,7 +66,7 @@ import msgspec
 from pydantic import Field
 
 from sordino.base.message import Update
-from sordino.base.registry import Section
+from sordino.base.registry import AtLeastOne, Positive, Section
 from sordino.core.method import About, register
 from sordino.privacy import Event, Gaussian, PoissonSampled, accountant
 from sordino.regimes.synchronous.method import (
@@ -87,7 +87,7 @@ class Fixed(SynchronousMethod):
         tau: local steps in every round
     """
 
-    tau: int = Field(1, ge=1)
+    tau: AtLeastOne = 1
 
     @property
     def fixed_tau(self) -> int:
@@ -162,8 +162,8 @@ class ClientLevel(Fixed):
     memory: ClassVar[type[msgspec.Struct]] = Bound
 
     weights: Literal["size", "equal"] = "equal"
-    tau: int = Field(5, ge=1)
-    batch: int = Field(10, ge=1)
+    tau: AtLeastOne = 5
+    batch: AtLeastOne = 10
     clipping: Literal["fixed", "proxy", "adaptive"] = "fixed"
     quantile: float = Field(0.5, gt=0, lt=1)
     clip_rate: float = Field(0.2, gt=0)
@@ -246,7 +246,7 @@ class Scheduled(Section):
 
     clip_decay: float = Field(2.0, ge=1)
     noise_decay: float = Field(1.5, ge=1)
-    stages: int = Field(5, ge=1)
+    stages: AtLeastOne = 5
 
     def scale(self, share: float) -> tuple[float, float]:
         """Factors on C and sigma after this share of the rounds."""
@@ -319,11 +319,11 @@ class AdapDpfl(Fixed):
     memory: ClassVar[type[msgspec.Struct]] = AdapMemory
 
     name: Literal["adap-dpfl"] = "adap-dpfl"
-    patience: int = Field(4, ge=1)
+    patience: AtLeastOne = 4
     decay: float = Field(0.9, gt=0, le=1)
     floor: float = Field(0.5, gt=0, le=1)
     loss_bound: float = Field(5.0, ge=1e-12, le=1e12)
-    loss_noise: float = Field(8.0, gt=0, allow_inf_nan=False)
+    loss_noise: Positive = 8.0
     form: Literal["sound", "paper"] = "sound"
 
     @property
