@@ -21,9 +21,7 @@ from sordino.clients.division import examples, federation
 from sordino.clients.pricing import KINDS
 from sordino.clients.regime import HorizontalRegime
 from sordino.clients.study import BATCHES, ORDERED, resting_on
-from sordino.core.method import Method
 from sordino.core.plan import Plan
-from sordino.core.statements import Paragraph
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.regimes.asynchronous import report
 from sordino.regimes.asynchronous.method import EdgeTerms, Mapa, Noisy, Stage, check, feasible
@@ -58,6 +56,8 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
     template = TEMPLATE
     charged = "gradients"
     carried = True
+    told = staticmethod(report.plan_told)
+    check = staticmethod(check)
 
     def share(self, study: AsynchronousStudy) -> int:
         """Return the tasks of an edge, if all are equally fast."""
@@ -181,14 +181,6 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
     def clips(self, study: AsynchronousStudy, dimension: int) -> Sequence[float]:
         """Return C of each stage."""
         return [stage.clip for stage in _stages(study, terms(study, dimension))]
-
-    def check(self, method: Method) -> None:
-        """Hold a method against its contract: walk through its schedule."""
-        check(method)
-
-    def told(self, study: AsynchronousStudy, plan: Plan) -> Sequence[Paragraph]:
-        """Return a plan, for people."""
-        return report.plan_told(study, plan)
 
     def assumptions(self, study: AsynchronousStudy) -> list[str]:
         """Return what the promise rests on."""

@@ -186,24 +186,24 @@ def _stage(stage: Stage | PlannedStage, last: float) -> list[str]:
     ]
 
 
-def plan_told(study: AsynchronousStudy, priced: Plan) -> list[Paragraph]:
+def plan_told(study: AsynchronousStudy, plan: Plan) -> list[Paragraph]:
     """Return a plan, for people."""
     updates = study.budget.updates
     head = ["stage", "updates", "length", "clip G", "learning rate", "P", "Delta_b"]
-    stages = Table("Stages", head, [_stage(each, updates) for each in priced.stages])
-    if not priced.most:
+    stages = Table("Stages", head, [_stage(each, updates) for each in plan.stages])
+    if not plan.most:
         return [stages, f"no privacy: epsilon is infinite; {updates} updates"]
-    made = "calibrated" if priced.calibrated else "given"
+    made = "calibrated" if plan.calibrated else "given"
     batch = "passes in a public order, in batches of" if study.ordered else "expected batch"
     title = "Most gradients of the edge that spends fastest,"
     return [
         stages,
-        f"noise multiplier {priced.noise_multiplier:g} ({made}), {batch} "
+        f"noise multiplier {plan.noise_multiplier:g} ({made}), {batch} "
         f"{study.method.batch:g}, clip {study.privacy.clip:g}",
-        *samplings_told(priced, BATCHES, f"batches of at least {study.method.batch:g} examples"),
-        most_table(title, "gradients", study, priced),
-        f"signal to noise of one gradient: at most {priced.signal_to_noise:.3f}",
-        f"fair share of an edge: {priced.used} gradients, epsilon {epsilon_text(priced.epsilon)}; "
+        *samplings_told(plan, BATCHES, f"batches of at least {study.method.batch:g} examples"),
+        most_table(title, "gradients", study, plan),
+        f"signal to noise of one gradient: at most {plan.signal_to_noise:.3f}",
+        f"fair share of an edge: {plan.used} gradients, epsilon {epsilon_text(plan.epsilon)}; "
         "a faster one sends more",
     ]
 

@@ -37,9 +37,8 @@ from sordino.clients.division import examples, federation
 from sordino.clients.pricing import LOOKED_AT, Trial
 from sordino.clients.regime import HorizontalRegime
 from sordino.clients.study import BATCHES, ORDERED, SIZES, resting_on
-from sordino.core.method import Method
 from sordino.core.plan import NoisyCharges, Plan, Schedule, least
-from sordino.core.statements import Advice, Paragraph
+from sordino.core.statements import Advice
 from sordino.core.world import Snapshot, Summing
 from sordino.mechanisms.kinds import NoiseRequest
 from sordino.mechanisms.shared import SharedNoise
@@ -100,6 +99,8 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
     budget = "rounds"
     template = TEMPLATE
     carried = True
+    told = staticmethod(report.plan_told)
+    check = staticmethod(check)
 
     def complete(self, study: SynchronousStudy, moment: Snapshot) -> bool:
         """Return whether all rounds have passed, with all steps of the client that took most."""
@@ -293,10 +294,6 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         """Return whether whole clients are protected by noise on their sum."""
         return study.aggregated
 
-    def told(self, study: SynchronousStudy, plan: Plan) -> Sequence[Paragraph]:
-        """Return a plan, for people."""
-        return report.plan_told(study, plan)
-
     def advise(self, study: SynchronousStudy, seen: Callable[[int, int], None]) -> Advice:
         """Return other sampling rates and tau: a grid, by tau and then by sampling rate.
 
@@ -340,10 +337,6 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
                 if count <= steps and found:
                     passes[count] = found
         return Advice(cells, report.advised(sized, cells, noise, steps, passes))
-
-    def check(self, method: Method) -> None:
-        """Hold a method against its contract, in some rounds with made-up releases."""
-        check(method)
 
     def assumptions(self, study: SynchronousStudy) -> list[str]:
         """Return what the promise rests on."""

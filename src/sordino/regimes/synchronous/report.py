@@ -303,28 +303,28 @@ def _advised_rows(study: SynchronousStudy, caps: Mapping[int, float]) -> list[Pa
     ]
 
 
-def plan_told(study: SynchronousStudy, priced: Plan) -> list[Paragraph]:
+def plan_told(study: SynchronousStudy, plan: Plan) -> list[Paragraph]:
     """Return a plan, for people."""
-    if math.isinf(priced.epsilon) and not priced.most:
-        return [f"no privacy: epsilon is infinite; {priced.rounds} rounds"]
-    made = "calibrated" if priced.calibrated else "given"
+    if math.isinf(plan.epsilon) and not plan.most:
+        return [f"no privacy: epsilon is infinite; {plan.rounds} rounds"]
+    made = "calibrated" if plan.calibrated else "given"
     charged = "rounds" if study.privacy.unit == "client" else "local steps"
-    end = "the privacy budget" if priced.ends == "privacy" else "the round budget"
-    taken = f"{priced.used} {charged} in {len(priced.curve)} of {priced.rounds} rounds"
+    end = "the privacy budget" if plan.ends == "privacy" else "the round budget"
+    taken = f"{plan.used} {charged} in {len(plan.curve)} of {plan.rounds} rounds"
     batches, turns = f"sampling rate {study.privacy.sampling_rate:g}", _in_turn(study.aggregated)
     if study.batches is not None:
         batches = f"passes of {study.batches} {turns} in a public order"
     count = study.batches or max(round(1.0 / study.privacy.sampling_rate), 1)
     return [
-        f"noise multiplier {priced.noise_multiplier:g} ({made}), {batches}, clip "
+        f"noise multiplier {plan.noise_multiplier:g} ({made}), {batches}, clip "
         f"{study.privacy.clip:g}",
-        *samplings_told(priced, COHORTS if study.aggregated else BATCHES, f"{count} {turns}"),
-        *_plan_clients(priced),
-        *_plan_shared(study, priced),
-        most_table(f"R_c: most {charged}", charged, study, priced),
-        _plan_curve(priced),
-        *_plan_noise(study, priced),
-        f"{end} ends the run: {taken}, epsilon {epsilon_text(priced.epsilon)}",
+        *samplings_told(plan, COHORTS if study.aggregated else BATCHES, f"{count} {turns}"),
+        *_plan_clients(plan),
+        *_plan_shared(study, plan),
+        most_table(f"R_c: most {charged}", charged, study, plan),
+        _plan_curve(plan),
+        *_plan_noise(study, plan),
+        f"{end} ends the run: {taken}, epsilon {epsilon_text(plan.epsilon)}",
     ]
 
 

@@ -62,10 +62,7 @@ class VerticalRegime(Regime[VerticalStudy]):
         "No privacy guarantee: embeddings, labels and updates are used without noise, and "
         "epsilon is infinite."
     )
-
-    def calibrated(self, study: VerticalStudy) -> VerticalStudy:
-        """Return the study with its noise filled in."""
-        return calibrate(study)
+    calibrated = staticmethod(calibrate)
 
     def plan(self, study: VerticalStudy) -> tuple[Plan, tuple[int, ...]]:
         """Price the study, and refuse data and models that do not fit together.
