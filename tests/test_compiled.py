@@ -89,9 +89,9 @@ def test_code_is_kept_in_a_folder_of_the_users_alone(kept: Path) -> None:
 def test_kept_code_computes_the_same_bits() -> None:
     program = (
         "import numpy as np\n"
-        "from sordino.mechanisms.draws import normal_pairs\n"
-        "words, out = np.arange(1, 9, dtype=np.uint64) << np.uint64(55), np.empty(8)\n"
-        "normal_pairs(words, out)\n"
+        "from sordino.mechanisms.draws import add_row\n"
+        "row, out = np.linspace(0, 1, 8, dtype=np.float32), np.linspace(1, 2, 8)\n"
+        "add_row(out, 0.1, row)\n"
         "print(out.tobytes().hex())\n"
     )
     here = io.StringIO()

@@ -78,9 +78,9 @@ def test_every_study_gets_the_same_seeds(tmp_path: Path) -> None:
 
 def test_labels_tell_apart_or_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match="given twice"):
-        labels(["a", "a"], [tmp_path / "x.toml", tmp_path / "." / "x.toml"])
+        labels(["a", "a"], [tmp_path / "x.toml", tmp_path / "." / "x.toml"], ["", ""])
     with pytest.raises(StudyError, match="do not tell them apart"):
-        labels(["a", "a"], [tmp_path / "1" / "x.toml", tmp_path / "2" / "x.toml"])
+        labels(["a", "a"], [tmp_path / "1" / "x.toml", tmp_path / "2" / "x.toml"], ["", ""])
 
 
 def test_a_budget_that_runs_share_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import mpmath
+import numba
 import numpy as np
 import pytest
 import torch
@@ -25,10 +26,11 @@ from sordino.mechanisms.draws import (
     LANES,
     LONGEST,
     SHORTEST,
+    _length,
+    _turned,
     doubtful_pairs,
     exact_pair,
     noisy,
-    normal_pairs,
 )
 from sordino.mechanisms.gaussian import CountedGaussian, Gaussian, Overclaimed, Single
 from sordino.mechanisms.grid import FINE, Grid, add_gaussian, random_words
@@ -54,6 +56,16 @@ def edges(count: int) -> Words:
             v[8 * off + eighth] = (eighth << 61) + off - 2 if eighth or off > 1 else off
     u[:4] = 0, 1, 2**64 - 1, 2**64 - 2
     return np.concatenate([u, v])
+
+
+@numba.njit(error_model="numpy")
+def normal_pairs(words: Any, out: Any) -> None:
+    """Compute z (2 h,) into ``out``, to be held against the bound E."""
+    half = words.size // 2
+    for i in range(half):
+        cosine, sine = _turned(words[half + i])
+        radius = math.sqrt(_length(words[i]))
+        out[i], out[half + i] = radius * cosine, radius * sine
 
 
 def true_pair(u: int, v: int) -> tuple[Any, Any]:

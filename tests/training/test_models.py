@@ -12,10 +12,14 @@ from torch import Tensor, nn
 from sordino.base.errors import StudyError
 from sordino.data import scaled
 from sordino.training import models
-from sordino.training.evaluate import Evaluator
+from sordino.training.evaluate import Evaluation, Evaluator
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy, multiclass_hinge
 from sordino.training.models import check_private
+
+
+def evaluation(flat: Flat, x: Tensor, y: Tensor) -> Evaluation:
+    return Evaluation.of(Evaluator(flat, cross_entropy).counted(x, y))
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -213,7 +217,7 @@ def test_evaluation_equals_the_plain_module_and_leaves_the_data_alone(
         module = nn.Sequential(*module, nn.Flatten(), nn.Linear(math.prod(module(x[:1]).shape), 10))
     with torch.no_grad():
         scores = module(x)
-    seen = Evaluator(Flat(module), cross_entropy, batch=250)(x, y)
+    seen = evaluation(Flat(module), x, y)
     assert torch.equal(x, before)
     assert seen.accuracy == pytest.approx(float((scores.argmax(1) == y).float().mean()), abs=1e-6)
     assert seen.loss == pytest.approx(float(torch.nn.functional.cross_entropy(scores, y)), rel=1e-4)
@@ -223,8 +227,8 @@ def test_evaluation_equals_the_plain_module_and_leaves_the_data_alone(
 def test_pixels_are_evaluated_as_bytes_to_the_bit_as_model_input(name: str) -> None:
     flat = Flat(models.build(name, (1, 28, 28), 10, rng()))
     pixels = rng(1).integers(0, 256, (450, 1, 28, 28), dtype=np.uint8)
-    y, evaluator = torch.randint(0, 10, (450,)), Evaluator(flat, cross_entropy)
-    assert evaluator(torch.from_numpy(pixels), y) == evaluator(torch.from_numpy(scaled(pixels)), y)
+    y, numbers = torch.randint(0, 10, (450,)), torch.from_numpy(scaled(pixels))
+    assert evaluation(flat, torch.from_numpy(pixels), y) == evaluation(flat, numbers, y)
 
 
 @pytest.mark.parametrize("where", ["weights", "image", "overflow"])
@@ -251,6 +255,6 @@ def test_evaluation_hides_no_number_that_is_not_finite(where: str) -> None:
     with torch.no_grad():
         scores = module(x)
     assert not torch.isfinite(scores).all()
-    seen = Evaluator(Flat(module), cross_entropy)(x, y)
+    seen = evaluation(Flat(module), x, y)
     assert seen.accuracy == pytest.approx(float((scores.argmax(1) == y).float().mean()), abs=1e-6)
     assert math.isnan(seen.loss) == math.isnan(float(torch.nn.functional.cross_entropy(scores, y)))

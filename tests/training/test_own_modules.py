@@ -18,7 +18,7 @@ import sordino as so
 from sordino.base.errors import StudyError
 from sordino.regimes.vertical.models import chain_of
 from sordino.training import models
-from sordino.training.evaluate import Evaluator
+from sordino.training.evaluate import Evaluation, Evaluator
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 from sordino.training.models import check_private
@@ -79,7 +79,7 @@ def test_an_outlier_moves_one_sum_by_the_clip_and_later_sums_not_at_all(name: st
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_no_function_of_its_input_is_refused_before_it_sees_data(name: str) -> None:
     with pytest.raises(StudyError, match=REFUSED[name][1]):
-        path_of(made(name), SHAPE)
+        path_of(made(name), SHAPE, cross_entropy)
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -104,12 +104,12 @@ def passed_on(name: str, first: int) -> tuple[int, Tensor]:
     x[0] = 40.0
     torch.manual_seed(0)
     evaluator, mean = Evaluator(flat, cross_entropy), MeanGradient(flat, cross_entropy)
-    right = evaluator(x[first:], y[first:], private=True).accuracy * len(x[first:])
-    evaluator(x[first:], y[first:])
+    right = sum(each for each, _, _ in evaluator.counted(x[first:], y[first:], private=True))
+    evaluator.counted(x[first:], y[first:])
     out = torch.empty_like(flat.weights)
     for some in (slice(first, 6), slice(6, 12)):
         mean(x[some], y[some], out)
-    return round(right), out
+    return right, out
 
 
 @pytest.mark.parametrize("name", ["WritesItsInput", "Renormalises"])
@@ -136,7 +136,7 @@ def test_a_layer_that_stands_twice_in_a_sequence_is_used_twice() -> None:
     twice = nn.Tanh()
     module = nn.Sequential(nn.Linear(6, 4), twice, nn.Linear(4, 4), twice, nn.Linear(4, CLASSES))
     flat, (x, y) = Flat(module), batch()
-    loss = Evaluator(flat, cross_entropy)(x, y).loss
+    loss = Evaluation.of(Evaluator(flat, cross_entropy).counted(x, y)).loss
     with torch.no_grad():
         wanted = torch.nn.functional.cross_entropy(module(x), y)
     assert loss == pytest.approx(float(wanted), rel=1e-5)

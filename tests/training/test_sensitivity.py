@@ -186,7 +186,8 @@ def test_there_are_forty_structures_on_every_path_and_the_search_reaches_the_cli
     paths = set()
     for name, (_, shape, *_) in STRUCTURES.items():
         batch = Batch.of(name, "random", "random", 2, 0)
-        paths.add(path_of(batch.flat, shape, batch.loss, name.startswith("tokens")).name)
+        if not name.startswith("tokens"):
+            paths.add(path_of(batch.flat, shape, batch.loss).name)
     assert len(paths) == 4
     assert worst("logistic", "random", "random", 1)[0] > 0.99
 

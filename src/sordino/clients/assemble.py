@@ -55,7 +55,6 @@ from sordino.data.identity import by_person
 from sordino.mechanisms.gaussian import Bounded
 from sordino.mechanisms.kinds import behaviour
 from sordino.privacy import LedgerSession
-from sordino.privacy.records import Records
 from sordino.privacy.session import History
 from sordino.training.dpsgd import PlainClient, PrivateClient
 from sordino.training.evaluate import Counted, Evaluation, Evaluator
@@ -275,10 +274,6 @@ class Assembly(Generic[H]):
             return PlainClient(**common)
         return PrivateClient(**common, mechanism=self.noise)
 
-    def records(self) -> Sequence[Records]:
-        """Return the records in each client's data, as the ledger asks."""
-        return self.data_records
-
     def affordable(self, clients: Sequence[Any], ledgers: LedgerSession) -> tuple[int, ...] | None:
         """Return the charges that each client can still pay for; None without a limit."""
         steps = self.plan.steps
@@ -401,7 +396,7 @@ class Assembly(Generic[H]):
             self.run,
             units if self.secret is None else {**units, UNIT: self.secret[1]},
             self.shaping,
-            self.records(),
+            self.data_records,
             labels=dict(zip(self.units, self.names, strict=True)) if named else {},
             public=self._published,
             rows=dict.fromkeys(self.units, self.study.rows_at_once) if self.remote else {},

@@ -387,11 +387,7 @@ def inequalities(first: Member, other: Member, at: At) -> list[str]:
         else [f"not at equal privacy: delta {b.delta:g} against {a.delta:g}"]
     )
     one, two = first.at(at), other.at(at)
-    if (
-        one is not None
-        and two is not None
-        and not (one == two or math.isclose(one, two, rel_tol=EQUAL))
-    ):
+    if one is not None and two is not None and not math.isclose(one, two, rel_tol=EQUAL):
         same = (
             " of the same budget"
             if a.epsilon == b.epsilon and math.isfinite(one) and math.isfinite(two)

@@ -168,19 +168,16 @@ def _values(text: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def labels(
-    names: Sequence[str], paths: Sequence[Path], titles: Sequence[str] | None = None
-) -> list[str]:
+def labels(names: Sequence[str], paths: Sequence[Path], titles: Sequence[str]) -> list[str]:
     """Return labels of studies: their names, else their files; with the titles of variants.
 
-    >>> files = [Path("x.toml"), Path("y.toml")]
-    >>> labels(["a", "b"], files), labels(["a", "A"], files)
+    >>> files, titles = [Path("x.toml"), Path("y.toml")], ["", ""]
+    >>> labels(["a", "b"], files, titles), labels(["a", "A"], files, titles)
     (['a', 'b'], ['x', 'y'])
 
     Raises:
         StudyError: if a file is given twice, or neither names nor files tell the studies apart.
     """
-    titles = [""] * len(paths) if titles is None else titles
     given = [(path.resolve(), title) for path, title in zip(paths, titles, strict=True)]
     for i, path in enumerate(paths):
         if given[i] in given[:i]:

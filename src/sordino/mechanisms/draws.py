@@ -211,16 +211,6 @@ def doubtful_pairs(
     return found
 
 
-@compiled(error_model="numpy")
-def normal_pairs(words: Any, out: Any) -> None:
-    """Compute z (2 h,) into ``out``, to be held against the bound E."""
-    half = words.size // 2
-    for i in range(half):
-        cosine, sine = _turned(words[half + i])
-        radius = math.sqrt(_length(words[i]))
-        out[i], out[half + i] = radius * cosine, radius * sine
-
-
 def exact_pair(
     word_u: int, word_v: int, more_u: int, more_v: int, deviation: float
 ) -> tuple[int, int]:

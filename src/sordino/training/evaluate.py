@@ -19,6 +19,8 @@ from sordino.training.graph import one_by_one, scores_of
 from sordino.training.loss import Loss
 from sordino.training.perexample.sums import Paths, model_input
 
+BATCH = 200
+"""Rows that a module sees at once."""
 Counted = tuple[int, float, int]
 """Of a batch: right answers, the sum of the loss, rows."""
 
@@ -42,13 +44,8 @@ class Evaluation:
 class Evaluator:
     """Evaluates one module with whatever weights it has at the time."""
 
-    def __init__(self, flat: Flat, loss: Loss, *, batch: int = 200) -> None:
-        self._flat, self._loss, self._batch = flat, loss, batch
-        self._paths = Paths(flat, loss)
-
-    def __call__(self, x: Tensor, y: Tensor, *, private: bool = False) -> Evaluation:
-        """Accuracy and mean loss on examples; see :meth:`counted`."""
-        return Evaluation.of(self.counted(x, y, private=private))
+    def __init__(self, flat: Flat, loss: Loss) -> None:
+        self._flat, self._loss, self._paths = flat, loss, Paths(flat, loss)
 
     def counted(
         self, x: Tensor, y: Tensor, part: int = 0, parts: int = 1, *, private: bool = False
@@ -60,14 +57,12 @@ class Evaluator:
             private: whether the module sees one example at a time; one that it fails on has no
                 scores.
         """
-        starts = range(0, len(x), self._batch)
-        first, last = (len(starts) * each // parts for each in (part, part + 1))
-        found = []
+        batches, found = list(zip(torch.split(x, BATCH), torch.split(y, BATCH), strict=True)), []
+        first, last = (len(batches) * each // parts for each in (part, part + 1))
         with torch.no_grad():
             forward = self._forward(model_input(x[:1]), private)
-            for start in starts[first:last]:
-                labels = y[start : start + self._batch]
-                scores = forward(model_input(x[start : start + self._batch]))
+            for rows, labels in batches[first:last]:
+                scores = forward(model_input(rows))
                 right = int((scores.argmax(1) == labels).sum())
                 found.append((right, float(self._loss(scores, labels).sum()), len(labels)))
         return found
@@ -76,11 +71,7 @@ class Evaluator:
         """Scores (n, classes), on a processor, of examples x (n, ...), bytes or model input."""
         with torch.no_grad():
             forward = self._forward(model_input(x[:1]))
-            parts = [
-                forward(model_input(x[start : start + self._batch])).cpu()
-                for start in range(0, len(x), self._batch)
-            ]
-        return torch.cat(parts)
+            return torch.cat([forward(model_input(rows)).cpu() for rows in torch.split(x, BATCH)])
 
     def _forward(self, x: Tensor, private: bool = False) -> Callable[[Tensor], Tensor]:
         """Return the function from batches like ``x`` (1, ...) to scores (n, classes)."""

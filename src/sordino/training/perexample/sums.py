@@ -33,14 +33,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sordino.base.arrays import Array, Floats, Ints
 from sordino.base.errors import StudyError
 from sordino.mechanisms.gaussian import checked_clip
 from sordino.training.flat import Flat, Slot
 from sordino.training.graph import Function, Graph, Named, pulled, trained
-from sordino.training.loss import CrossEntropy, Loss, MulticlassHinge, cross_entropy
+from sordino.training.loss import CrossEntropy, Loss, MulticlassHinge
 from sordino.training.outline import FAST, MAPPED, SINGLE, Path
 from sordino.training.perexample.clipping import (
     MARGIN,
@@ -109,19 +109,17 @@ def model_input(x: Tensor) -> Tensor:
     return x.to(torch.float32).sub_(127.5).div_(127.5) if x.dtype == torch.uint8 else x
 
 
-def path_of(
-    flat: Flat, shape: tuple[int, ...], loss: Loss = cross_entropy, tokens: bool = False
-) -> Path:
-    """The path of a module for examples of ``shape``, numbers or ``tokens``, with class labels.
+def path_of(flat: Flat, shape: tuple[int, ...], loss: Loss) -> Path:
+    """The path of a module for examples of ``shape``, numbers with class labels.
 
     Raises:
         StudyError: if a forward pass changes the module's buffers.
     """
-    if not tokens and Single.of(flat, loss) is not None:
+    if Single.of(flat, loss) is not None:
         return SINGLE
-    if compiled(flat, shape, tokens) is not None:
+    if compiled(flat, shape) is not None:
         return FAST
-    x = flat.weights.new_zeros((1, *shape), dtype=torch.int64 if tokens else None)
+    x = flat.weights.new_zeros((1, *shape))
     return OneByOne(flat, loss).path(x, torch.zeros(1, dtype=torch.int64, device=x.device))
 
 
@@ -179,7 +177,7 @@ class Single:
         out.copy_(total.div_(len(chosen)))
         return losses.mean()
 
-    def steps(self, x: Tensor, y: Tensor, batches: NDArray[np.int64], rate: float) -> None:
+    def steps(self, x: Tensor, y: Tensor, batches: Ints, rate: float) -> None:
         """Take plain steps on ``batches`` (tau, b), not empty; to the bit what :meth:`mean` and
         torch come to. All weights are NaN where a label is no class.
         """
@@ -214,7 +212,7 @@ class Single:
             raise IndexError("a label of the batch lies outside of the model's classes")
         return torch.from_numpy(norms), torch.from_numpy(losses)
 
-    def _parts(self, vector: Tensor) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _parts(self, vector: Tensor) -> tuple[Array, Array]:
         """The weight and the bias of a vector (d,), the latter empty where there is none."""
         bias = vector[:0] if self._bias is None else self._bias.of(vector)
         return self._weight.of(vector).numpy(), bias.numpy()
@@ -393,7 +391,7 @@ class ClippedSum:
                         total[:], own, left = 0.0, [], next(persons, 0)
         return Clipped(torch.cat(norms).to(losses[0].dtype), bound.clip, torch.cat(losses))
 
-    def _person(self, total: NDArray[np.float64], loss: Tensor) -> _Piece:
+    def _person(self, total: Floats, loss: Tensor) -> _Piece:
         """A sum of rows (d,) as the gradient of one example; ``loss`` (1,) is their mean."""
         flat = self._paths.flat
         row = torch.tensor(total).to(flat.weights).unsqueeze(0)
@@ -607,7 +605,7 @@ class MeanGradient:
             return self(*examples.take(chosen), out)
         return single.mean(examples.x, examples.y, chosen, out)
 
-    def steps(self, examples: Examples, batches: NDArray[np.int64], rate: float) -> bool:
+    def steps(self, examples: Examples, batches: Ints, rate: float) -> bool:
         """Take plain steps on ``batches`` (tau, b) of indices, not empty, where the module's path
         can take all of them at once; whether it can.
         """
