@@ -70,16 +70,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sordino.base.arrays import Array, Bools, Floats
 from sordino.base.errors import StudyError
 from sordino.privacy import loss
 from sordino.privacy.pure import Kind
 
-Scores = NDArray[np.float64]
+Scores = Floats
 Curve = Literal["any", "pure", "gaussian"]
 """Which trade-off between hits and false alarms a release promises."""
 
@@ -185,7 +185,7 @@ def best_threshold(
     """The threshold (of some quantiles of all scores) with the highest bound on these releases."""
     both = np.concatenate([inside, outside])
     shares = 0.5 * (1.0 - np.cos(np.linspace(0.0, np.pi, CANDIDATES)))  # denser at the ends
-    found: NDArray[Any] = np.unique(np.quantile(both, shares, method="inverted_cdf"))
+    found: Array = np.unique(np.quantile(both, shares, method="inverted_cdf"))
     bounds = [counted(inside, outside, t).bound(curve, delta, alpha) for t in found]
     return float(found[int(np.argmax(bounds))])
 
@@ -244,7 +244,7 @@ def one_run(m: int, r: int, v: int, delta: float, alpha: float) -> float:
     return bisected(lambda epsilon: chance(m, r, v, epsilon, delta) <= alpha, MOST)
 
 
-def of_curve(epsilons: NDArray[np.float64], deltas: NDArray[np.float64]) -> TradeOff:
+def of_curve(epsilons: Floats, deltas: Floats) -> TradeOff:
     """b of a promise of delta (k,) at each epsilon (k,)."""
     shrunk, grown = np.exp(-epsilons), np.exp(epsilons)
 
@@ -296,7 +296,7 @@ class OneRun(NamedTuple):
     low_curve: float
 
 
-def guessed(scores: Scores, coins: NDArray[np.bool_], r: int) -> int:
+def guessed(scores: Scores, coins: Bools, r: int) -> int:
     """Return how many of r guesses are right: "in" for the r/2 highest scores, else "out"."""
     order = np.argsort(scores, kind="stable")
     lowest, highest = order[: r // 2], order[len(order) - (r - r // 2) :]
@@ -305,7 +305,7 @@ def guessed(scores: Scores, coins: NDArray[np.bool_], r: int) -> int:
 
 def audited(
     scores: Scores,
-    coins: NDArray[np.bool_],
+    coins: Bools,
     delta: float,
     alpha: float,
     curve: Callable[[float], TradeOff],

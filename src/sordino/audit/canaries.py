@@ -135,8 +135,7 @@ def black_box(study: HorizontalStudy, canaries: int, alpha: float, name: str) ->
         def lost(weights: Vector) -> Scores:
             flat.load(torch.from_numpy(weights))
             scores = Evaluator(flat, loss).scores(torch.tensor(noise))
-            found: Scores = loss(scores, torch.from_numpy(labels)).numpy().astype(np.float64)
-            return found
+            return loss(scores, torch.from_numpy(labels)).numpy().astype(np.float64)
 
         kernels = ModelKernels(flat, MembersSum(flat, loss), client.kernels.mean)
         planted = _with_first(built, replace(client, examples=examples, kernels=kernels))
@@ -147,8 +146,7 @@ def black_box(study: HorizontalStudy, canaries: int, alpha: float, name: str) ->
 
 def _coins(study: HorizontalStudy, kind: str, m: int) -> Coins:
     rng = Seeded(study.seed).at("audit", "canaries", "coins", kind)
-    coins: Coins = rng.random(m) < 0.5
-    return coins
+    return rng.random(m) < 0.5
 
 
 def _first(built: PreparedRun) -> tuple[Any, Flat]:

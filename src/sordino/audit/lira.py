@@ -35,9 +35,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sordino.audit.bounds import Scores, best_threshold, counted, guessed, one_run
+from sordino.base.arrays import Bools, Floats, Ints
 from sordino.base.errors import StudyError
 
 Form = Literal["online", "offline"]
@@ -60,9 +60,9 @@ class Observed:
     """
 
     phi: Scores
-    coins: NDArray[np.bool_]
+    coins: Bools
 
-    def take(self, runs: NDArray[np.int64] | slice) -> Observed:
+    def take(self, runs: Ints | slice) -> Observed:
         """Some of the runs."""
         return Observed(self.phi[runs], self.coins[runs])
 
@@ -90,7 +90,7 @@ class Inferred:
     curve: tuple[tuple[float, float], ...]
 
 
-def confidence(scores: NDArray[np.float64], labels: NDArray[np.int64]) -> Scores:
+def confidence(scores: Floats, labels: Ints) -> Scores:
     """phi (n,) of scores (n, K) and labels (n,), K from 2.
 
     >>> confidence(np.log([[0.8, 0.2]]), np.array([0])).round(4)  # log 4
@@ -137,7 +137,7 @@ def scored(shadows: Observed, phi: Scores, form: Form) -> Scores:
     return found
 
 
-def curve_of(inside: Scores, outside: Scores) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def curve_of(inside: Scores, outside: Scores) -> tuple[Floats, Floats]:
     """Rates of false alarms and of hits (k,) over all thresholds, from none to all."""
     both = np.concatenate([inside, outside])
     order = np.argsort(-both, kind="stable")
@@ -152,7 +152,7 @@ def curve_of(inside: Scores, outside: Scores) -> tuple[NDArray[np.float64], NDAr
     )
 
 
-def hits_at(alarms: NDArray[np.float64], hits: NDArray[np.float64], rate: float) -> float:
+def hits_at(alarms: Floats, hits: Floats, rate: float) -> float:
     """The highest rate of hits with at most this rate of false alarms."""
     return float(hits[alarms <= rate].max())
 
@@ -199,9 +199,7 @@ def inferred(
     )
 
 
-def _thinned(
-    alarms: NDArray[np.float64], hits: NDArray[np.float64]
-) -> tuple[tuple[float, float], ...]:
+def _thinned(alarms: Floats, hits: Floats) -> tuple[tuple[float, float], ...]:
     """Some 200 points of a curve, close together where there are few false alarms."""
     at = np.unique(np.geomspace(1, len(alarms), 200).astype(np.int64) - 1)
     return tuple(zip(alarms[at].tolist(), hits[at].tolist(), strict=True))

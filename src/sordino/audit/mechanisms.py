@@ -25,6 +25,7 @@ from functools import partial, reduce
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from torch import Tensor
 
 from sordino.audit.bounds import Curve, Scores, gaussian_mu, two_worlds
@@ -52,7 +53,7 @@ LONG = 2**14
 """Numbers of a vector that has one record on each."""
 FEW = 500
 """Releases of what is not private: more would show nothing more."""
-Draw = Callable[[bool, int, np.random.Generator], Scores]
+Draw = Callable[[bool, int, Generator], Scores]
 """Scores (n,) of n independent releases, with the record or without it."""
 
 
@@ -159,7 +160,7 @@ def subjects() -> list[Subject]:
     ]
 
 
-def _curvatures(there: bool, n: int, rng: np.random.Generator) -> Scores:
+def _curvatures(there: bool, n: int, rng: Generator) -> Scores:
     """Return whether the sent curvature differs from that of the other records."""
     module = torch.nn.Linear(4, 2, bias=False)
     flat, loss = Flat(module), loss_for("logistic")
@@ -243,13 +244,9 @@ def releases(mechanism: Bounded) -> Draw:
 
 def curve_of(booked: Event) -> Curve:
     """Return the trade-off of hits and false alarms of an unsampled release."""
-    match booked:
-        case Gaussian():
-            return "gaussian"
-        case Pure():
-            return "pure"
-        case _:
-            return "any"
+    if isinstance(booked, Gaussian):
+        return "gaussian"
+    return "pure" if isinstance(booked, Pure) else "any"
 
 
 def canary(mechanism: Bounded, direction: Tensor) -> Tensor:
@@ -257,7 +254,7 @@ def canary(mechanism: Bounded, direction: Tensor) -> Tensor:
     return mechanism.bounded(direction * (1e3 * mechanism.clip))[0]
 
 
-def _side_by_side(mechanism: GaussianSum, there: bool, n: int, rng: np.random.Generator) -> Scores:
+def _side_by_side(mechanism: GaussianSum, there: bool, n: int, rng: Generator) -> Scores:
     longest = float(canary(mechanism, torch.ones(1)))
     total = torch.full((n,), longest if there else 0.0, dtype=torch.float64)
     return _numbers(mechanism.release_counted(total, 0.0, rng)[0])
@@ -268,7 +265,7 @@ def _one_by_one(
 ) -> Draw:
     """Releases of a record (d,) or of zeros, with a count of which the record moves 1/2."""
 
-    def draw(there: bool, n: int, rng: np.random.Generator) -> Scores:
+    def draw(there: bool, n: int, rng: Generator) -> Scores:
         total, excess = (record, 0.5) if there else (torch.zeros_like(record), 0.0)
         found = np.empty(n)
         for i in range(n):
@@ -303,7 +300,7 @@ def _wavelets(mechanism: HaarGaussian) -> Draw:
     one[start] = 1.0
     longest = float(basis.forward(canary(mechanism, basis.inverse(one)))[start])
 
-    def draw(there: bool, n: int, rng: np.random.Generator) -> Scores:
+    def draw(there: bool, n: int, rng: Generator) -> Scores:
         parts: list[Scores] = []
         marked = torch.zeros(basis.coefficients, dtype=torch.float64)
         marked[start : start + pairs] = longest if there else 0.0
@@ -353,7 +350,7 @@ def _radial(mechanism: KNorm | ExponentialNorm) -> Draw:
 
 
 def shared_noise(
-    honest: int, noise_multiplier: float, there: bool, n: int, rng: np.random.Generator
+    honest: int, noise_multiplier: float, there: bool, n: int, rng: Generator
 ) -> Scores:
     """Shared rounded noise: H contributions, one record in the first; one on each number."""
     noise = SharedNoise(most=(1.0,) * honest, dimension=1, honest=honest, rounds=1, bits=32)
@@ -370,13 +367,13 @@ def shared_noise(
     return grid.opened(reduce(partial(added, bits=32), parts))
 
 
-def single_rows(mechanism: Single, there: bool, n: int, rng: np.random.Generator) -> Scores:
+def single_rows(mechanism: Single, there: bool, n: int, rng: Generator) -> Scores:
     """A released row whose vector is at one end of the ball, or at the other."""
     row = torch.full((n, 1), 1e3 * mechanism.clip if there else -1e3 * mechanism.clip)
     return _numbers(mechanism.release_rows(mechanism.bounded(row), rng)[:, 0])
 
 
-def answers(mechanism: RandomisedResponse, there: bool, n: int, rng: np.random.Generator) -> Scores:
+def answers(mechanism: RandomisedResponse, there: bool, n: int, rng: Generator) -> Scores:
     """Answers about label 0, or about label 1: whether they say 0, 1 or another."""
     given = mechanism.respond(np.full(n, 0 if there else 1), rng)
     scores: Scores = (given == 0).astype(np.float64) - (given == 1)
@@ -384,5 +381,4 @@ def answers(mechanism: RandomisedResponse, there: bool, n: int, rng: np.random.G
 
 
 def _numbers(values: Tensor) -> Scores:
-    found: Scores = values.cpu().numpy().astype(np.float64)
-    return found
+    return values.cpu().numpy().astype(np.float64)

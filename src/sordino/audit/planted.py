@@ -26,11 +26,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.random import Generator
 from torch import Tensor
 
 from sordino.audit.bounds import Scores, TradeOff, audited, of_curve
 from sordino.audit.intervals import Interval, played
+from sordino.base.arrays import Bools, Floats
 from sordino.base.errors import StudyError
 from sordino.base.message import Vector
 from sordino.clients import regime as clients
@@ -47,11 +48,9 @@ from sordino.training.loss import Loss
 from sordino.training.perexample.clipping import UNKNOWN, Bound, Clipped
 from sordino.training.perexample.sums import ClippedSum, Examples
 
-Coins = NDArray[np.bool_]
+Coins = Bools
 
-EPSILONS: NDArray[np.float64] = np.concatenate(
-    [np.linspace(0.0, 6.0, 49), np.linspace(6.5, 20.0, 28)]
-)
+EPSILONS: Floats = np.concatenate([np.linspace(0.0, 6.0, 49), np.linspace(6.5, 20.0, 28)])
 """At which a curve is looked at; a promise between two of them is not needed."""
 
 
@@ -146,18 +145,13 @@ class Watched:
         return replace(self, mechanism=self.mechanism.scaled(clip, noise_multiplier))
 
     def release_counted(
-        self, total: Tensor, excess: float, rng: np.random.Generator
+        self, total: Tensor, excess: float, rng: Generator
     ) -> tuple[Tensor, float | None]:
         noisy, count, _ = self.release_after(total, excess, rng, None, 0)
         return noisy, count
 
     def release_after(
-        self,
-        total: Tensor,
-        excess: float,
-        rng: np.random.Generator,
-        memory: Memory | None,
-        number: int,
+        self, total: Tensor, excess: float, rng: Generator, memory: Memory | None, number: int
     ) -> tuple[Tensor, float | None, Memory | None]:
         others, made = self.others(total), self.mechanism
         noisy, count, after = released(made, total, excess, rng, memory, number)
@@ -170,7 +164,7 @@ class Watched:
 
 
 def dirac(
-    flat: Flat, loss: Loss, part: Dataset, coins: Coins, rng: np.random.Generator
+    flat: Flat, loss: Loss, part: Dataset, coins: Coins, rng: Generator
 ) -> tuple[PlantedSum, Examples]:
     """Canaries (m,) behind a client's examples, each with a gradient on one number of its own."""
     m = len(coins)

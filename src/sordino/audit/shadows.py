@@ -21,13 +21,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from torch import Tensor
 
 from sordino.audit.intervals import alone, played
 from sordino.audit.lira import Observed, confidence
 from sordino.audit.planted import ABSENT, MembersSum
+from sordino.base.arrays import Bools
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.files import check_below, readable
@@ -77,11 +77,10 @@ class Shadows:
         """Return the number of records that coins are tossed for: all training examples."""
         return sum(self.divided.sizes)
 
-    def coins(self, run: int) -> NDArray[np.bool_]:
+    def coins(self, run: int) -> Bools:
         """Which records (records,) are in a run; client by client."""
         rng = Seeded(self.study.seed).at("audit", "lira", "coins", run)
-        found: NDArray[np.bool_] = rng.random(self.records) < 0.5
-        return found
+        return rng.random(self.records) < 0.5
 
     def file(self, run: int) -> Path:
         """Return the file of what a finished run has shown."""
@@ -125,7 +124,7 @@ def shadows(study: HorizontalStudy, folder: Path) -> Shadows:
     )
 
 
-def _marked(examples: Examples, there: NDArray[np.bool_]) -> Examples:
+def _marked(examples: Examples, there: Bools) -> Examples:
     """Return a client's examples, those marked that are not there, by ``there`` (n,)."""
     present = torch.from_numpy(there).to(examples.y.device)
     return Examples(examples.x, torch.where(present, examples.y, ABSENT))

@@ -22,13 +22,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from msgspec import UNSET
-from numpy.typing import NDArray
 
 from sordino import data as datasets
+from sordino.base.arrays import Array, Bools, Floats, Ints
 from sordino.base.errors import StudyError
 from sordino.clients.records import LISTED, TestSet
 from sordino.clients.study import HorizontalStudy
@@ -49,9 +48,6 @@ from sordino.privacy import accountant as accountant_of
 
 BINS = 15
 WORST = 0.1
-
-Numbers = NDArray[np.float64]
-Whole = NDArray[np.int64]
 
 
 def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
@@ -219,8 +215,8 @@ def _multiplier(times: int, epsilon: float, delta: float, accountant: str) -> fl
 
 
 def of_classes(
-    scores: NDArray[Any],
-    labels: Whole,
+    scores: Array,
+    labels: Ints,
     classes: Sequence[str],
     *,
     loss: float | None = None,
@@ -271,9 +267,7 @@ def of_classes(
     )
 
 
-def of_numbers(
-    scores: NDArray[Any], labels: NDArray[Any], span: Span, *, loss: float | None = None
-) -> Metrics:
+def of_numbers(scores: Array, labels: Array, span: Span, *, loss: float | None = None) -> Metrics:
     """Metrics of a regression, in units of the label; both arrays are in those of half a range."""
     told, true = in_units(scores[:, 0], span), in_units(labels, span)
     missed, spread = ((told - true) ** 2).sum(), ((true - true.mean()) ** 2).sum()
@@ -289,19 +283,15 @@ def of_numbers(
     )
 
 
-def in_units(values: NDArray[Any], span: Span) -> Numbers:
+def in_units(values: Array, span: Span) -> Floats:
     """Numbers in units of half a range as they were."""
     low, high = span
-    found: Numbers = low + (values.astype(np.float64) + 1.0) * (high - low) / 2
+    found: Floats = low + (values.astype(np.float64) + 1.0) * (high - low) / 2
     return found
 
 
 def by_rows(
-    scores: NDArray[Any],
-    labels: NDArray[Any],
-    owner: Whole,
-    names: Sequence[str],
-    span: Span | None,
+    scores: Array, labels: Array, owner: Ints, names: Sequence[str], span: Span | None
 ) -> Owners | None:
     """Return how each client is served on test rows of its own, ``owner`` (n,); None for one
     client.
@@ -317,7 +307,7 @@ def by_rows(
     return _owners("rows", names, numbers, rows, values, lowest=span is None)
 
 
-def by_labels(metrics: Metrics, counts: NDArray[Any], names: Sequence[str]) -> Owners | None:
+def by_labels(metrics: Metrics, counts: Array, names: Sequence[str]) -> Owners | None:
     """Return the accuracy that each client can expect: the recall of each class, weighted by how
     often the client has it. ``counts`` (clients, classes) must be public.
     """
@@ -330,7 +320,7 @@ def by_labels(metrics: Metrics, counts: NDArray[Any], names: Sequence[str]) -> O
 
 
 def _owners(
-    by: str, names: Sequence[str], numbers: Whole, rows: Whole, values: Numbers, *, lowest: bool
+    by: str, names: Sequence[str], numbers: Ints, rows: Ints, values: Floats, *, lowest: bool
 ) -> Owners | None:
     """Return the figures of two clients or more, (n,) each; the worst are the lowest, or the
     highest of errors. Of many clients none is listed.
@@ -352,7 +342,7 @@ def _owners(
     )
 
 
-def calibration_error(shares: Numbers, labels: Whole) -> float | None:
+def calibration_error(shares: Floats, labels: Ints) -> float | None:
     """Expected calibration error of the likeliest class: mean distance, over rows, between how sure
     a model is and how often it is right, within :data:`BINS` equal bins; None where it is not sure
     of anything, for a score is not a number.
@@ -365,7 +355,7 @@ def calibration_error(shares: Numbers, labels: Whole) -> float | None:
     return float(np.abs(apart).sum() / len(labels))
 
 
-def _ranked(positive: NDArray[np.bool_], score: Numbers) -> tuple[float | None, float | None]:
+def _ranked(positive: Bools, score: Floats) -> tuple[float | None, float | None]:
     """AUROC and average precision of one class against all others; None without both. Rows of
     equal score are at one threshold.
     """
@@ -384,7 +374,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(found) / len(found) if found else None
 
 
-def _odds(scores: Numbers, *, probable: bool) -> Numbers:
+def _odds(scores: Floats, *, probable: bool) -> Floats:
     """The score of each class against all others, (n, classes): the logarithm of its odds, which
     ranks rows as its probability does and does not saturate; or the distance to the best other.
 
@@ -401,7 +391,7 @@ def _odds(scores: Numbers, *, probable: bool) -> Numbers:
     return found
 
 
-def _softmax(scores: Numbers) -> Numbers:
+def _softmax(scores: Floats) -> Floats:
     powers = np.exp(scores - scores.max(1, keepdims=True))
-    shares: Numbers = powers / powers.sum(1, keepdims=True)
+    shares: Floats = powers / powers.sum(1, keepdims=True)
     return shares

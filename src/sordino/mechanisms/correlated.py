@@ -74,6 +74,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from sordino.base.arrays import Floats
 from sordino.base.errors import ResumeError, StudyError
 from sordino.mechanisms.gaussian import Bounded, Gaussian, noisy_count, normal_within
 
@@ -101,7 +102,6 @@ _UNIT, _FLATTEST = 8, 96  # theta is 1 - 2^(-u / 8), u at most 96
 _PARTS = 1024  # of w
 _BUFFERS = 2
 
-Floats = NDArray[np.float64]
 Rows = tuple[NDArray[Any], ...]
 
 
@@ -364,8 +364,7 @@ def _packed(column: Floats, separation: int) -> Floats:
     """What a record moves step t by (n,), if it comes at steps 0, b, 2b, ..."""
     rows = np.zeros(-(-column.size // separation) * separation)
     rows[: column.size] = column
-    found: Floats = np.cumsum(rows.reshape(-1, separation), axis=0).reshape(-1)
-    return found
+    return np.cumsum(rows.reshape(-1, separation), axis=0).reshape(-1)
 
 
 @lru_cache(maxsize=256)

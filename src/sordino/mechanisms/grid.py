@@ -65,6 +65,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sordino.base.arrays import Floats, Ints
 from sordino.base.errors import StudyError
 
 FINE = 2.0**-20
@@ -117,18 +118,13 @@ class Grid:
         self._fill(whole, out, rng)
         return torch.from_numpy(out).to(total.device)
 
-    def drawn(self, total: NDArray[np.float64], rng: Generator) -> NDArray[np.float64]:
+    def drawn(self, total: Floats, rng: Generator) -> Floats:
         """The noisy vector (d,), not rounded to float32; every number of it is exact."""
         out = np.empty(total.size, np.float64)
         self._fill(total, out, rng)
         return out
 
-    def _fill(
-        self,
-        total: NDArray[np.float64],
-        out: NDArray[np.float32] | NDArray[np.float64],
-        rng: Generator,
-    ) -> None:
+    def _fill(self, total: Floats, out: NDArray[np.float32] | Floats, rng: Generator) -> None:
         """Write the noisy vector into ``out`` (d,), rounded to its type."""
         if not total.size:
             return
@@ -142,9 +138,9 @@ class Grid:
     def _settle(
         self,
         words: Words,
-        total: NDArray[np.float64],
-        out: NDArray[np.float32] | NDArray[np.float64],
-        stretches: NDArray[np.int64],
+        total: Floats,
+        out: NDArray[np.float32] | Floats,
+        stretches: Ints,
         rng: Generator,
     ) -> None:
         """Compute the doubtful pairs again, to 250 bits, from more digits."""

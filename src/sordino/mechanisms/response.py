@@ -74,12 +74,12 @@ import operator
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal, localcontext
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from sordino.base.arrays import Array, Ints
 from sordino.base.errors import DataError, StudyError
 from sordino.base.siphash import siphash
 from sordino.privacy import event
@@ -161,7 +161,7 @@ class RandomisedResponse:
         """The fact that the ledger keeps of one answer: epsilon, or 0 if there is one class."""
         return event.Pure(epsilon=self.epsilon if self.classes > 1 else 0.0)
 
-    def respond(self, labels: NDArray[Any], rng: Generator) -> NDArray[np.int64]:
+    def respond(self, labels: Array, rng: Generator) -> Ints:
         """Answers (n,) for labels (n,), each by a draw of its own: every one is a release.
 
         Whoever it is about.
@@ -177,12 +177,8 @@ class RandomisedResponse:
         return self._answers(whole, (rng.random(len(whole)) * STEPS).astype(np.int64))
 
     def respond_for(
-        self,
-        labels: NDArray[Any],
-        entities: NDArray[Any],
-        key: Key,
-        visits: NDArray[Any] | None = None,
-    ) -> NDArray[np.int64]:
+        self, labels: Array, entities: Array, key: Key, visits: Array | None = None
+    ) -> Ints:
         """Answers (n,) for labels (n,) that are the same whenever they are asked for.
 
         Args:
@@ -213,14 +209,14 @@ class RandomisedResponse:
         """
         return (agreement - self.other) / (self.keep - self.other)
 
-    def _answers(self, labels: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _answers(self, labels: Ints, steps: Ints) -> Ints:
         """Return the answers for labels (n,) by uniforms of 53 bits (n,), as whole numbers."""
         kept, other = _divided(self.epsilon, self.classes)
         # 0..K-2: those below the label, then those above it
         others = (steps - kept) // max(other, 1)
         return np.where(steps < kept, labels, others + (others >= labels))
 
-    def _checked(self, labels: NDArray[Any]) -> NDArray[np.int64]:
+    def _checked(self, labels: Array) -> Ints:
         if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
             raise DataError(
                 "labels for randomised response must be whole numbers (n,); got "
@@ -235,7 +231,7 @@ class RandomisedResponse:
         return labels.astype(np.int64)
 
 
-def _numbers(numbers: NDArray[Any], name: str, n: int) -> NDArray[np.uint64]:
+def _numbers(numbers: Array, name: str, n: int) -> NDArray[np.uint64]:
     if numbers.shape != (n,) or not np.issubdtype(numbers.dtype, np.integer):
         raise DataError(
             f"{name} must be {n} whole numbers, one for each label; got {numbers.dtype} "

@@ -56,8 +56,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 
+from sordino.base.arrays import Floats, Ints
 from sordino.base.errors import StudyError
 from sordino.base.residues import Residues, lifted, reduced
 
@@ -125,7 +125,7 @@ class SharedGrid:
     def contribution(
         self,
         client: int,
-        total: Tensor | NDArray[np.float64],
+        total: Tensor | Floats,
         noise: Generator,
         rounding: Generator,
         weight: float = 1.0,
@@ -145,9 +145,7 @@ class SharedGrid:
         whole = self.rounded(exact * weight, self.reach[client], rounding)
         return reduced(whole + self.drawn(exact.size, noise), self.bits)
 
-    def rounded(
-        self, vector: NDArray[np.float64], reach: float, rng: Generator
-    ) -> NDArray[np.int64]:
+    def rounded(self, vector: Floats, reach: float, rng: Generator) -> Ints:
         """Whole steps (d,) of a vector (d,), clamped to +-``reach`` steps."""
         most = reach * self.step  # exact
         steps = np.clip(np.nan_to_num(vector, nan=0.0), -most, most) / self.step
@@ -160,7 +158,7 @@ class SharedGrid:
         u = (random_words(steps.size, rng) >> np.uint64(11)) * 2.0**-53
         return below.astype(np.int64) + (u < steps - below)
 
-    def drawn(self, dimension: int, rng: Generator) -> NDArray[np.int64]:
+    def drawn(self, dimension: int, rng: Generator) -> Ints:
         """Noise round(s_i Z) (d,) by the exact sampler."""
         import torch
 
@@ -169,7 +167,7 @@ class SharedGrid:
         nothing = torch.zeros(dimension, dtype=torch.float64)
         return Grid(1.0, self.deviation).release(nothing, rng).numpy().astype(np.int64)
 
-    def opened(self, residues: Residues) -> NDArray[np.float64]:
+    def opened(self, residues: Residues) -> Floats:
         """The sum (d,) that residues (d,) stand for, in units of the vector."""
         return lifted(residues, self.bits).astype(np.float64) * self.step
 

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from sordino.base.arrays import Ints
 from sordino.base.entropy import Entropy, over
 from sordino.base.errors import LocalProtocolError, StudyError, no_memory
 from sordino.base.message import Contribution, Train, Update
@@ -98,7 +98,7 @@ class LocalWork:
         plain = type(self.optimizer) is Sgd and not self.optimizer.momentum
         return plain and self.gradient_clip is None and not self.proximal
 
-    def _take(self, batches: NDArray[np.int64], start: Tensor) -> None:
+    def _take(self, batches: Ints, start: Tensor) -> None:
         """Take a step on each of the batches (tau, b), from the model at ``start`` (d,)."""
         flat = self.kernels.flat
         gradient = torch.empty_like(flat.weights)
@@ -118,7 +118,7 @@ class LocalWork:
                 gradient.add_(flat.weights - start, alpha=self.proximal)
             steps.take(flat.weights, gradient, 0.0)
 
-    def _batches(self, task: Train) -> NDArray[np.int64]:
+    def _batches(self, task: Train) -> Ints:
         """Indices (tau, b) of the batches: shuffled, cut, and shuffled again when used up; none of
         a client without examples.
         """

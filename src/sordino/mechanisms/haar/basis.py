@@ -61,9 +61,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from sordino.base.arrays import Array, Floats, Ints
 from sordino.base.errors import StudyError
 
 LARGEST = 1e19  # squares of larger numbers are beyond float32
@@ -241,17 +241,17 @@ class Basis:
 @lru_cache(maxsize=64)
 def _arrays(
     sizes: tuple[int, ...], scale: tuple[float, ...], kind: np.dtype[Any]
-) -> tuple[NDArray[np.int64], NDArray[Any]]:
+) -> tuple[Ints, Array]:
     """Sizes and factors as loops take them."""
     return np.array(sizes, np.int64), np.array(scale, kind)
 
 
-def _numbers(v: Tensor) -> NDArray[Any]:
+def _numbers(v: Tensor) -> Array:
     return v.detach().cpu().reshape(-1, v.shape[-1]).contiguous().numpy()
 
 
 @lru_cache(maxsize=256)
-def _cut(size: int) -> NDArray[np.float64]:
+def _cut(size: int) -> Floats:
     """Sums over two groups' coefficients of <h_j, T h_k>^2, (L + 1, L + 1).
 
     T keeps the first ``size`` leaves.

@@ -51,8 +51,8 @@ import msgspec
 import numpy as np
 import torch
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
+from sordino.base.arrays import Ints
 from sordino.base.entropy import Entropy, History
 from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.base.message import Contribution, Masked, Train, TrainInOrder, Update, Vector
@@ -96,7 +96,7 @@ from sordino.regimes.synchronous.method import (
 from sordino.training.beside import Wants
 from sordino.training.client import poisson
 
-Clients = NDArray[np.int64]
+Clients = Ints
 """Numbers of clients, ascending."""
 
 
@@ -122,7 +122,7 @@ class Synchronous(Rules[State]):
 
     method: SynchronousMethod
     terms: Terms
-    budget: NDArray[np.int64] | None
+    budget: Ints | None
     entropy: Entropy
     cohort: int | None = None
     deadline: float | None = None

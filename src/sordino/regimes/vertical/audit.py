@@ -25,12 +25,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.audit.bounds import Scores, one_run
 from sordino.audit.intervals import Interval, Row, alone, played
 from sordino.audit.planted import Coins, Promised
+from sordino.base.arrays import Ints
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.mechanisms.gaussian import Single
@@ -41,8 +41,6 @@ from sordino.regimes.vertical.plan import calibrate, label_epsilon, promised, un
 from sordino.regimes.vertical.run import Events, build
 from sordino.regimes.vertical.stream import LabelRandomizer
 from sordino.regimes.vertical.study import VerticalStudy
-
-Whole = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,7 +57,7 @@ class Flipped(LabelRandomizer):
     coins: Coins
     seen: Scores
 
-    def __call__(self, labels: Whole, entities: Whole, places: Whole, paid: Allowance) -> Whole:
+    def __call__(self, labels: Ints, entities: Ints, places: Ints, paid: Allowance) -> Ints:
         """Answer about labels, some of them flipped."""
         canary = np.flatnonzero(entities < len(self.coins))
         who = entities[canary]

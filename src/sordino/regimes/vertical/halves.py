@@ -42,6 +42,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sordino.base.arrays import Array, Floats, Ints
 from sordino.base.entropy import Contents, History, Numbered, raw
 from sordino.base.errors import RemoteProtocolError, StudyError
 from sordino.base.message import Derivative, Embedding, Passive, Turn, Vector, numbers, packed
@@ -65,10 +66,10 @@ from sordino.training.perexample.separable import alone
 
 FORWARD, BACKWARD, SERVER = range(3)  # of Played.seconds
 EventPath = Literal["loop", "graph", "messages"]
-Arrays = dict[str, NDArray[Any]]
+Arrays = dict[str, Array]
 Weights = dict[str, NDArray[np.float32]]
 Rows = NDArray[np.float32]
-Classes = NDArray[np.int64]
+Classes = Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,12 +86,12 @@ class Played:
             server (3,).
     """
 
-    predictions: NDArray[np.int64]
-    losses: NDArray[np.float64]
-    regret: NDArray[np.float64]
+    predictions: Ints
+    losses: Floats
+    regret: Floats
     learned: Mask
-    dropped: NDArray[np.int64]
-    seconds: NDArray[np.float64]
+    dropped: Ints
+    seconds: Floats
 
     @staticmethod
     def room(n: int, batch: int = 1) -> Played:
@@ -138,19 +139,18 @@ class Engine:
     @property
     def model(self) -> Vector:
         """All weights in one vector (d,), the server's first."""
-        found: Vector = np.concatenate(list(self.weights().values()))
-        return found
+        return np.concatenate(list(self.weights().values()))
 
     def pack(self) -> Arrays:
         """Return everything that a later :meth:`unpack` needs."""
         raise NotImplementedError
 
-    def unpack(self, kept: Mapping[str, NDArray[Any]]) -> None:
+    def unpack(self, kept: Mapping[str, Array]) -> None:
         """Restore the state that :meth:`pack` returned."""
         raise NotImplementedError
 
 
-def below(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+def below(prefix: str, arrays: Mapping[str, Array]) -> Arrays:
     """Return the arrays whose names begin so, by the rest of their names."""
     return {
         name.removeprefix(prefix): values
@@ -237,8 +237,7 @@ class Half:
     @property
     def weights(self) -> NDArray[np.float32]:
         """A copy of its weights."""
-        found: NDArray[np.float32] = self.flat.weights.cpu().numpy().copy()
-        return found
+        return self.flat.weights.cpu().numpy().copy()
 
     def square(self, event: int) -> float:
         """Return ||S / W||^2 of its window after an event.
@@ -766,7 +765,7 @@ class Graph(Engine):
         return played
 
     def _play(
-        self, features: Tensor, labels: Tensor, active: list[bool], seconds: NDArray[np.float64]
+        self, features: Tensor, labels: Tensor, active: list[bool], seconds: Floats
     ) -> tuple[Tensor, Tensor]:
         """Play an event; return its own examples' scores (b, classes) and losses (b,)."""
         server, rows = self.server, self.server.settings.rows

@@ -59,6 +59,7 @@ import torch
 from numba import types
 from numpy.typing import NDArray
 
+from sordino.base.arrays import Bools, Ints
 from sordino.base.compiled import compiled
 from sordino.regimes.vertical.halves import Arrays, Engine, Played, Weights, below
 from sordino.regimes.vertical.models import Net
@@ -480,7 +481,7 @@ class Loop(Engine):
                 at += part.size
 
     @torch.inference_mode()
-    def play(self, x: Array, y: NDArray[np.int64], active: NDArray[np.bool_]) -> Played:
+    def play(self, x: Array, y: Ints, active: Bools) -> Played:
         """Play n events, one after another.
 
         Args:
@@ -501,9 +502,7 @@ class Loop(Engine):
             self._play(x[part], y[part], active[part], played, part)
         return played
 
-    def _play(
-        self, x: Array, y: NDArray[np.int64], active: NDArray[np.bool_], played: Played, part: slice
-    ) -> None:
+    def _play(self, x: Array, y: Ints, active: Bools, played: Played, part: slice) -> None:
         """Play a block."""
         shape, state, work = self._shape, self._state, self._work
         seconds, begun = played.seconds, time.thread_time()

@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sordino.base.arrays import Ints
 from sordino.base.entropy import Entropy, Seeded
 from sordino.base.errors import StudyError
 from sordino.base.message import Vector
@@ -42,7 +43,7 @@ from sordino.regimes.vertical.halves import (
 from sordino.regimes.vertical.method import ACTIVATIONS, Activation
 from sordino.regimes.vertical.plan import unprotected
 from sordino.regimes.vertical.protocol import EventRules
-from sordino.regimes.vertical.stream import Index, parts
+from sordino.regimes.vertical.stream import parts
 from sordino.regimes.vertical.study import Release, SplitModel, VerticalStudy
 from sordino.training.flat import Flat
 from sordino.training.models import (
@@ -190,7 +191,7 @@ class Split:
 
     study: VerticalStudy
     stream: streams.Stream
-    held: tuple[Index, ...]
+    held: tuple[Ints, ...]
     embeddings: tuple[int, ...]
 
     @classmethod

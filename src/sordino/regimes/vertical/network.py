@@ -49,8 +49,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from sordino.base.arrays import Array, Ints
 from sordino.base.entropy import History, Seeded
 from sordino.base.errors import DataError, LocalProtocolError, RemoteProtocolError, StudyError
 from sordino.base.message import Derivative, Embedding, Labels, Passive, Turn, Vector, numbers
@@ -380,7 +380,7 @@ class VerticalSite(Events, SiteSide[State]):
         self._booked = 0
         self._requests: list[ChargeRequest] = []
         self._active: Mask = np.zeros(0, bool)
-        self._labels: NDArray[np.int64] | None = None
+        self._labels: Ints | None = None
         self._last = 0
         self._said: tuple[int, Embedding | Labels | Passive] | None = None
         self._faults: list[tuple[int, str]] = []
@@ -509,12 +509,12 @@ class VerticalSite(Events, SiteSide[State]):
         self._last = event
         return found
 
-    def carried(self, site: int) -> Mapping[str, NDArray[Any]]:
+    def carried(self, site: int) -> Mapping[str, Array]:
         """Return the party's half between two events, and the number of the last one."""
         last = {"last": np.array([self._last])}
         return last if self.party is None else {**self.party.pack(), **last}
 
-    def restore(self, site: int, carried: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, site: int, carried: Mapping[str, Array]) -> None:
         """Restore what :meth:`carried` returned."""
         if not carried:
             return
@@ -784,7 +784,7 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
         return prices.unprotected(self.study) or "this study promises nothing about features"
 
 
-def _features(path: Path, kind: str, wanted: Sequence[str]) -> NDArray[Any]:
+def _features(path: Path, kind: str, wanted: Sequence[str]) -> Array:
     """All columns of a party's file, (n, f): those that are wanted, where columns have names."""
     columns: list[str] = []
     if path.suffix.lower() == ".npz":
@@ -807,7 +807,7 @@ def _features(path: Path, kind: str, wanted: Sequence[str]) -> NDArray[Any]:
     return found_x
 
 
-def _column(path: Path, label: str) -> NDArray[Any]:
+def _column(path: Path, label: str) -> Array:
     """The labels in a file, (n,)."""
     if path.suffix.lower() == ".npz":
         arrays, found = read_arrays(path, ("y",))

@@ -32,8 +32,8 @@ import msgspec
 import numpy as np
 import torch
 from msgspec import UNSET
-from numpy.typing import NDArray
 
+from sordino.base.arrays import Array, Ints
 from sordino.base.entropy import Entropy, Seeded
 from sordino.base.message import Derivative, Embedding, Query, Vector, encode
 from sordino.base.registry import foreign
@@ -143,7 +143,7 @@ class Block:
         return replace(self, used=self.used[:n])
 
     @property
-    def places(self) -> NDArray[np.int64]:
+    def places(self) -> Ints:
         """Places in the block of examples of used events (u b,)."""
         whole = np.arange(len(self.used) * self.batch)
         return whole if self.used.all() else whole[np.repeat(self.used, self.batch)]
@@ -301,7 +301,7 @@ class State(_Rest):
         )
 
 
-def _table(prefix: str, vectors: Mapping[str, NDArray[Any]]) -> dict[int, int]:
+def _table(prefix: str, vectors: Mapping[str, Array]) -> dict[int, int]:
     """Return numbers by entity."""
     found = below(prefix, vectors)
     if not found:
@@ -468,7 +468,7 @@ class Events(RegimeRules[State], World[State]):
             times = max(times, most)
         return Block(read, start, first, used, times, batch)
 
-    def answers(self, block: Block, paid: Allowance, told: dict[int, int]) -> NDArray[np.int64]:
+    def answers(self, block: Block, paid: Allowance, told: dict[int, int]) -> Ints:
         """Return the labels of a block's used events as the server learns them (u b,).
 
         Args:
@@ -668,7 +668,7 @@ class Events(RegimeRules[State], World[State]):
         return BlockPlayed(number, n, tuple(tallies))
 
     def counted(
-        self, block: Block, played: Played, active: Mask, silent: Mask, labels: NDArray[np.int64]
+        self, block: Block, played: Played, active: Mask, silent: Mask, labels: Ints
     ) -> Iterator[tuple[int, Tally]]:
         """Yield what came of a block, up to each row of the log: the event after which it stands,
         and the tally.

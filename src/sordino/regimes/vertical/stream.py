@@ -11,11 +11,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.base.arrays import Array, Floats, Ints
 from sordino.base.entropy import Entropy
 from sordino.base.errors import DataError, StudyError
 from sordino.base.registry import foreign
@@ -30,15 +30,13 @@ from sordino.regimes.vertical.method import ACTIVATIONS, Activation, Mask
 from sordino.regimes.vertical.plan import ENTITIES, LABELS, RequiredCharges
 from sordino.regimes.vertical.study import VerticalStudy
 
-Index = NDArray[np.int64]
-
 
 class Arranged:
     """Examples one after another: a stream, with its features in the order of parties, side by
     side, where ``parts`` says which each has; those that nobody holds are left out.
     """
 
-    def __init__(self, stream: streams.Stream, parts: Sequence[Index] = ()) -> None:
+    def __init__(self, stream: streams.Stream, parts: Sequence[Ints] = ()) -> None:
         everything = np.arange(math.prod(stream.shape))
         order = np.concatenate(parts) if parts else everything
         self.stream, self.changes = stream, stream.changes
@@ -119,7 +117,7 @@ def _one_label(study: VerticalStudy) -> bool:
     )
 
 
-def parts(study: VerticalStudy, stream: streams.Stream) -> tuple[Index, ...]:
+def parts(study: VerticalStudy, stream: streams.Stream) -> tuple[Ints, ...]:
     """Return numbers of the features that each party holds (f_m,), into the vector of an example.
 
     Raises:
@@ -179,7 +177,7 @@ def stream_of(study: VerticalStudy, dataset: Dataset) -> streams.Stream:
     return streams.Replayed(dataset, study.seed)
 
 
-def whole(study: VerticalStudy, stream: streams.Stream) -> tuple[NDArray[Any], Index]:
+def whole(study: VerticalStudy, stream: streams.Stream) -> tuple[Array, Ints]:
     """Return all rows of a stream that is in one place, (n, f), and their labels (n,)."""
     if isinstance(stream, streams.Replayed):
         data = stream.dataset
@@ -238,7 +236,7 @@ class Activity:
                 )
             return np.stack([x[:, columns].reshape(n, -1).mean(1) for columns in self.columns], 1)
 
-        def uniform() -> NDArray[np.float64]:
+        def uniform() -> Floats:
             return self._uniform("activation", start, n, block)
 
         shape = n, parties
@@ -254,7 +252,7 @@ class Activity:
             return np.zeros((n, len(self.columns)), bool)
         return self._uniform("silence", start, n, block) < self.dropout
 
-    def _uniform(self, what: str, start: int, n: int, block: int) -> NDArray[np.float64]:
+    def _uniform(self, what: str, start: int, n: int, block: int) -> Floats:
         place, offset = divmod(start, block)
         drawn = self.entropy.at(what, place).random((block, len(self.columns)))
         return drawn[offset : offset + n]
@@ -277,7 +275,7 @@ class LabelRandomizer:
     memoised: bool
     required: RequiredCharges
 
-    def __call__(self, labels: Index, entities: Index, places: Index, paid: Allowance) -> Index:
+    def __call__(self, labels: Ints, entities: Ints, places: Ints, paid: Allowance) -> Ints:
         """Return responses (n,) to the labels of these entities, at their places (n,) in the
         stream.
 
@@ -296,7 +294,7 @@ class LabelRandomizer:
         return agreement if self.mechanism is None else self.mechanism.accuracy(agreement)
 
 
-def remember(told: dict[int, int], entities: Index, answers: Index) -> None:
+def remember(told: dict[int, int], entities: Ints, answers: Ints) -> None:
     """Hold a stream to its promise of one label for each entity, and fill ``told``.
 
     Other answers would tell of the change, which nothing bounds.
