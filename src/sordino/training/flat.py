@@ -82,6 +82,11 @@ class Slot:
         return self.of(vector).permute(0, 3, 1, 2) if len(self.shape) == 4 else self.of(vector)
 
 
+def tensors_of(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """Return the parameters and buffers of a module, with their names."""
+    return [*module.named_parameters(), *module.named_buffers()]
+
+
 def _slots(trainable: Iterable[tuple[str, Tensor]]) -> tuple[Slot, ...]:
     slots, offset = [], 0
     for name, parameter in trainable:
@@ -132,8 +137,7 @@ class Flat:
         )
         self._by_parameter: dict[int, Slot] = {}
         # once: a module's own code could answer otherwise, and see weights of one client
-        named = [*module.named_parameters(), *module.named_buffers()]
-        self._tensors = {name: each.detach() for name, each in named}
+        self._tensors = {name: each.detach() for name, each in tensors_of(module)}
         self._tensors |= {slot.name: slot.logical(self.weights) for slot in self.layout}
         self.graphs = Graphs(module, self.tensors)
         for slot, (_, parameter) in zip(self.layout, trainable, strict=True):

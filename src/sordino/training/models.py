@@ -43,7 +43,7 @@ from sordino.base import modules
 from sordino.base.errors import StudyError
 from sordino.base.registry import not_known
 from sordino.base.settings import filled_memory, own_code
-from sordino.training.flat import GIVEN
+from sordino.training.flat import GIVEN, tensors_of
 from sordino.training.graph import places_of
 from sordino.training.outline import DESIGNS, NAMES, Design
 
@@ -114,7 +114,7 @@ def seeded_module(
 def digest_of(module: nn.Module) -> str:
     """A digest of a module's parameters and buffers, frozen ones too."""
     digest = hashlib.sha256()
-    for name, each in [*module.named_parameters(), *module.named_buffers()]:
+    for name, each in tensors_of(module):
         digest.update(f"{name}:{each.dtype}:{tuple(each.shape)}:".encode())
         held = each.detach().cpu().contiguous().reshape(-1)
         digest.update(held.view(torch.uint8).numpy().tobytes())  # numpy has no bfloat16
@@ -241,7 +241,7 @@ def check_initialised(module: nn.Module, place: str) -> None:
     Raises:
         StudyError: naming the parameter.
     """
-    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+    for name, tensor in tensors_of(module):
         kinds = {
             f"has the layout {tensor.layout}": tensor.layout is not torch.strided,
             "is nested": tensor.is_nested,
@@ -287,7 +287,7 @@ def _fails(error: BaseException) -> StudyError:
 
 
 def _compare(module: nn.Module, batch: Tensor, other: Tensor) -> None:
-    held = dict([*module.named_parameters(), *module.named_buffers()])
+    held = dict(tensors_of(module))
     tensors = {name: each.detach().clone() for name, each in held.items()}
     placed = {name: tensors[known] for name, known in places_of(module).items()}
     try:
