@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
-import msgspec
-
 from sordino.audit.lira import Inferred
 from sordino.base.errors import StudyError
+from sordino.base.frozen import Frozen
 from sordino.core import records, regimes
 from sordino.core.prepared import PreparedRun
 from sordino.core.statements import Figure, Panel, Series, look
@@ -24,7 +23,7 @@ SLACK = 1e-9
 """Of rounding, relative: a bound that equals the ledger's epsilon contradicts nothing."""
 
 
-class Interval(msgspec.Struct, frozen=True, kw_only=True):
+class Interval(Frozen, kw_only=True):
     """One mechanism or method under attack.
 
     Attributes:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from sordino.base.errors import BudgetExceeded
+from sordino.base.frozen import Frozen
 from sordino.clients.division import Federation, identified
 from sordino.clients.evaluation import priced
 from sordino.clients.study import EQUAL, HorizontalStudy, takes_equal_rows_apart
@@ -194,7 +195,7 @@ def most_table(title: str, charged: str, study: HorizontalStudy, plan: Plan) -> 
     return Table(f"{title} {within}", ["accountant", charged], rows)
 
 
-class Trial(msgspec.Struct, frozen=True, eq=False):
+class Trial(Frozen, eq=False):
     """A model and public examples, by which a mechanism may be shaped before a run.
 
     Attributes:

@@ -25,7 +25,7 @@ LISTED = 1000
 """Clients up to which a run's record says something of each."""
 
 
-class Holder(Client, frozen=True, kw_only=True):
+class Holder(Client, kw_only=True):
     """A client with examples of its own.
 
     Attributes:
@@ -39,7 +39,7 @@ class Holder(Client, frozen=True, kw_only=True):
     labels: Maybe[tuple[Count, ...]] = UNSET
 
 
-class Crowd(Record, frozen=True, kw_only=True):
+class Crowd(Record, kw_only=True):
     """Clients that are too many to be listed.
 
     Attributes:
@@ -55,7 +55,7 @@ class Crowd(Record, frozen=True, kw_only=True):
     most: Whole = UNSET
 
 
-class TestSet(Record, frozen=True, kw_only=True):
+class TestSet(Record, kw_only=True):
     """A test set: what models are measured on; with a unit of the ledger, epsilon, sigma and how
     often, where that is paid for.
     """
@@ -70,7 +70,7 @@ class TestSet(Record, frozen=True, kw_only=True):
     evaluations: Whole = UNSET
 
 
-class Stage(Record, frozen=True, kw_only=True):
+class Stage(Record, kw_only=True):
     """A planned stretch of updates, with one clipping bound and one rule for the learning rate."""
 
     number: Whole = UNSET
@@ -82,7 +82,7 @@ class Stage(Record, frozen=True, kw_only=True):
     slowing: Number = UNSET
 
 
-class Horizontal(Facts, frozen=True, kw_only=True):
+class Horizontal(Facts, kw_only=True):
     """Where clients have examples of their own.
 
     Attributes:
@@ -119,7 +119,7 @@ class Horizontal(Facts, frozen=True, kw_only=True):
         return len(self.members) if crowd is None else known(crowd.clients) or 0
 
 
-class Measured(Round, frozen=True, kw_only=True, tag="round"):
+class Measured(Round, kw_only=True, tag="round"):
     """A round whose model may have been measured.
 
     Attributes:

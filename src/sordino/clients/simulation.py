@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from sordino.base.entropy import Entropy
 from sordino.base.errors import RemoteProtocolError
+from sordino.base.frozen import Frozen
 from sordino.base.message import Answer, Compute, Gradient, Train, Vector
 from sordino.base.settings import tune
 from sordino.core import records
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from sordino.clients.assemble import Assembly
 
 
-class TrainingState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TrainingState(Frozen, kw_only=True, forbid_unknown_fields=True):
     """Where a run stands that trains one model; a regime adds fields of its own, vectors and what
     JSON can hold. Checkpoints keep all of them.
 

@@ -76,6 +76,7 @@ from safetensors.numpy import load, save
 from sordino.base import modules
 from sordino.base.entropy import Seeded, System
 from sordino.base.errors import SordinoError, StudyError, WorkerGone
+from sordino.base.frozen import Frozen
 from sordino.base.message import (
     Compute,
     Contribution,
@@ -120,7 +121,7 @@ FAREWELL = 5.0
 """Seconds that workers have to end."""
 
 
-class Load(msgspec.Struct, frozen=True, tag=True):
+class Load(Frozen, tag=True):
     """To workers, first: read the data of this study.
 
     Attributes:
@@ -132,7 +133,7 @@ class Load(msgspec.Struct, frozen=True, tag=True):
     modules: str | None
 
 
-class Prepare(msgspec.Struct, frozen=True, tag=True):
+class Prepare(Frozen, tag=True):
     """To workers, when the run begins or goes on: hold its clients.
 
     Attributes:
@@ -151,7 +152,7 @@ class Prepare(msgspec.Struct, frozen=True, tag=True):
     environment: dict[str, Any]
 
 
-class Call(msgspec.Struct, frozen=True, array_like=True):
+class Call(Frozen, array_like=True):
     """A task of one client: the task, and its permits, by their places in :class:`Work`; and what
     the client remembers, in the format of safetensors.
     """
@@ -163,7 +164,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
     memory: bytes
 
 
-class Work(msgspec.Struct, frozen=True, tag=True):
+class Work(Frozen, tag=True):
     """To a worker: tasks of its share. What several clients have in common travels once."""
 
     tasks: tuple[Train | TrainInOrder | Compute, ...]
@@ -171,18 +172,18 @@ class Work(msgspec.Struct, frozen=True, tag=True):
     calls: tuple[Call, ...]
 
 
-class Measure(msgspec.Struct, frozen=True, tag=True):
+class Measure(Frozen, tag=True):
     """To workers: evaluate a model (d,) on a part of the test or validation rows."""
 
     rows: Rows
     weights: Vector
 
 
-class End(msgspec.Struct, frozen=True, tag=True):
+class End(Frozen, tag=True):
     """To workers: there is nothing more to do."""
 
 
-class Answers(msgspec.Struct, frozen=True, tag=True):
+class Answers(Frozen, tag=True):
     """From a worker: the answers to a :class:`Work`, in its order, and what clients remember."""
 
     calls: tuple[tuple[int, int], ...]
@@ -190,14 +191,14 @@ class Answers(msgspec.Struct, frozen=True, tag=True):
     memories: tuple[bytes, ...]
 
 
-class Measured(msgspec.Struct, frozen=True, tag=True):
+class Measured(Frozen, tag=True):
     """From a worker: the batches of its part."""
 
     rank: int
     batches: tuple[Counted, ...]
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True):
+class Failed(Frozen, tag=True):
     """From a worker: it cannot go on, and why; ``study`` says whether the input is at fault."""
 
     why: str

@@ -37,7 +37,7 @@ from sordino.report.words import bound, ends_early
 CONFIDENCE = 0.95
 
 
-class Spread(Record, frozen=True):
+class Spread(Record):
     """Mean and standard deviation (None for fewer than two) of so many values."""
 
     mean: float | None
@@ -45,7 +45,7 @@ class Spread(Record, frozen=True):
     count: int
 
 
-class Paired(Record, frozen=True):
+class Paired(Record):
     """Differences, second minus first, over the seeds that both have.
 
     Attributes:
@@ -245,7 +245,7 @@ class Member:
         return self.claimed if at == "claimed" else self.epsilon
 
 
-class Difference(Paired, frozen=True, kw_only=True):
+class Difference(Paired, kw_only=True):
     """A study against the first.
 
     Attributes:

@@ -23,6 +23,7 @@ import msgspec
 
 from sordino.base import processes
 from sordino.base.errors import SordinoError, StudyError, printable
+from sordino.base.frozen import Frozen
 from sordino.base.modules import nothing_new
 from sordino.comparison import result, schedule, tables
 from sordino.comparison.result import At, Comparison
@@ -197,7 +198,7 @@ class Call(NamedTuple):
     threads: int
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Answer(Frozen):
     """End of a call: why it failed or None, and seconds of its process's core."""
 
     why: str | None

@@ -34,6 +34,7 @@ from sordino.base.entropy import System
 from sordino.base.errors import BudgetExceeded, LedgerError, ResumeError, StudyError
 from sordino.base.files import KIB, overwrite, read_below, there
 from sordino.base.fingerprints import refuse_other_data
+from sordino.base.frozen import Frozen
 from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.files import LOCK, locked, replace_file, said_clearly
@@ -58,7 +59,7 @@ AGE = 315_532_800.0
 NOBODY = "no trial was drawn: nothing is released, and the price stays charged"
 
 
-class TuningNote(msgspec.Struct, frozen=True, kw_only=True):
+class TuningNote(Frozen, kw_only=True):
     """``tune.json``.
 
     Attributes:
@@ -87,7 +88,7 @@ class TuningNote(msgspec.Struct, frozen=True, kw_only=True):
     data: str | None = None
 
 
-class _State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _State(Frozen, forbid_unknown_fields=True):
     """Trials done, and the best of them: its folder, its score, and what decides among equals."""
 
     done: int = 0

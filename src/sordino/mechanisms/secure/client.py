@@ -17,6 +17,7 @@ import msgspec
 
 from sordino.base import residues
 from sordino.base.errors import LocalProtocolError, RemoteProtocolError
+from sordino.base.frozen import Frozen
 from sordino.base.residues import Residues
 from sordino.mechanisms.secure.messages import (
     Delivered,
@@ -58,7 +59,7 @@ kit, and not from the server.
 """
 
 
-class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Record(Frozen, forbid_unknown_fields=True):
     """Secrets and state of a client in one sum, in its memory alone.
 
     Attributes:

@@ -37,6 +37,7 @@ from dataclasses import dataclass
 import msgspec
 
 from sordino.base.errors import StudyError
+from sordino.base.frozen import Frozen
 from sordino.base.message import read
 
 MOST_CLIENTS = 256
@@ -135,17 +136,17 @@ def lowest_threshold(clients: int, dishonest: int) -> int:
     return (clients + dishonest) // 2 + 1
 
 
-class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
+class _Message(Frozen, tag=True, array_like=True, forbid_unknown_fields=True):
     """A message, or a part of one."""
 
 
-class Invitation(_Message, frozen=True):
+class Invitation(_Message):
     """A sum is next. Send your keys."""
 
     round: int
 
 
-class Keys(_Message, frozen=True):
+class Keys(_Message):
     """A client's fresh public keys of a round.
 
     Attributes:
@@ -165,14 +166,14 @@ class Keys(_Message, frozen=True):
     signature: bytes
 
 
-class KeyList(_Message, frozen=True):
+class KeyList(_Message):
     """The keys of all who take part, in the order of their numbers."""
 
     round: int
     keys: tuple[Keys, ...]
 
 
-class Shares(_Message, frozen=True):
+class Shares(_Message):
     """A client's two secrets, shared between all who take part.
 
     Attributes:
@@ -187,7 +188,7 @@ class Shares(_Message, frozen=True):
     prints: tuple[bytes, ...]
 
 
-class Delivered(_Message, frozen=True):
+class Delivered(_Message):
     """Shares that others have sealed for a client, by sender, ascending. Mask your input."""
 
     round: int
@@ -195,7 +196,7 @@ class Delivered(_Message, frozen=True):
     sealed: tuple[bytes, ...]
 
 
-class MaskedInput(_Message, frozen=True):
+class MaskedInput(_Message):
     """A client's vector under its masks, as :func:`sordino.base.residues.packed`."""
 
     client: int
@@ -203,14 +204,14 @@ class MaskedInput(_Message, frozen=True):
     values: bytes
 
 
-class Included(_Message, frozen=True):
+class Included(_Message):
     """The clients, ascending, whose masked inputs arrived. Sign that."""
 
     round: int
     clients: tuple[int, ...]
 
 
-class Signed(_Message, frozen=True):
+class Signed(_Message):
     """A client's signature over :func:`signed_set`."""
 
     client: int
@@ -218,7 +219,7 @@ class Signed(_Message, frozen=True):
     signature: bytes
 
 
-class Signatures(_Message, frozen=True):
+class Signatures(_Message):
     """Signers of the set in ascending order, and their signatures: shares are to be revealed."""
 
     round: int
@@ -226,7 +227,7 @@ class Signatures(_Message, frozen=True):
     signatures: tuple[bytes, ...]
 
 
-class Revealed(_Message, frozen=True):
+class Revealed(_Message):
     """A client's shares: of the own masks of those who are in, in order, and of the private keys of
     those who are not, each with whose it is.
     """
@@ -237,7 +238,7 @@ class Revealed(_Message, frozen=True):
     keys: tuple[tuple[int, bytes], ...]
 
 
-class Unopened(_Message, frozen=True):
+class Unopened(_Message):
     """A client takes part in the sum no more, and whose shares for it did not open, ascending."""
 
     client: int

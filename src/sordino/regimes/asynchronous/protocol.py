@@ -31,6 +31,7 @@ import msgspec
 import numpy as np
 
 from sordino.base.errors import BudgetExceeded
+from sordino.base.frozen import Frozen
 from sordino.base.message import Compute, Gradient, Vector
 from sordino.clients.simulation import Rules
 from sordino.core import records
@@ -140,7 +141,7 @@ class State:
         return EncodedSnapshot(vectors, msgspec.json.encode(rest))
 
 
-class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Rest(Frozen, forbid_unknown_fields=True):
     """The part of a kept state that is no vector."""
 
     version: int

@@ -9,11 +9,11 @@ from sordino.core.records import Count, Number, Whole
 from sordino.core.regimes import Vocabulary
 
 
-class Asynchronous(Horizontal, frozen=True, kw_only=True, tag="asynchronous"):
+class Asynchronous(Horizontal, kw_only=True, tag="asynchronous"):
     """Updates by edges."""
 
 
-class AsynchronousRound(Measured, frozen=True, kw_only=True, tag="round"):
+class AsynchronousRound(Measured, kw_only=True, tag="round"):
     """A stretch of updates.
 
     Attributes:

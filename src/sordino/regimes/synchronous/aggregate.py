@@ -332,7 +332,7 @@ class SharedSum:
         return self.scale / sum(self.weights[i] for i in clients)
 
 
-class State(TrainingState, frozen=True, kw_only=True, eq=False, rename={"number": "round"}):
+class State(TrainingState, kw_only=True, eq=False, rename={"number": "round"}):
     """Where a synchronous run stands; of an open round nothing is kept in a checkpoint.
 
     Attributes:

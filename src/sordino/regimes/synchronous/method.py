@@ -26,6 +26,7 @@ from numpy.random import Generator
 from pydantic import Field, model_validator
 
 from sordino.base.errors import StudyError
+from sordino.base.frozen import Frozen
 from sordino.base.message import Raw, Statistics, Update, Vector
 from sordino.base.registry import BelowOne, Section
 from sordino.core.method import METHODS, ContractBroken, Method
@@ -147,7 +148,7 @@ class Released:
     clipped: float | None
 
 
-class Nothing(msgspec.Struct, frozen=True):
+class Nothing(Frozen):
     """The memory of a method that remembers nothing."""
 
 

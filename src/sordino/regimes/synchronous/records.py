@@ -9,7 +9,7 @@ from sordino.core.records import Count, Maybe, Number, Record, Text, Whole
 from sordino.core.regimes import Vocabulary
 
 
-class Sum(Record, frozen=True, kw_only=True):
+class Sum(Record, kw_only=True):
     """A sum whose noise clients share, in the first round.
 
     Attributes:
@@ -33,7 +33,7 @@ class Sum(Record, frozen=True, kw_only=True):
     overflow: Number = UNSET
 
 
-class Synchronous(Horizontal, frozen=True, kw_only=True, tag="synchronous"):
+class Synchronous(Horizontal, kw_only=True, tag="synchronous"):
     """Rounds of clients.
 
     Attributes:
@@ -43,7 +43,7 @@ class Synchronous(Horizontal, frozen=True, kw_only=True, tag="synchronous"):
     shared: Maybe[Sum] = UNSET
 
 
-class SynchronousRound(Measured, frozen=True, kw_only=True, tag="round"):
+class SynchronousRound(Measured, kw_only=True, tag="round"):
     """A closed round. What the method observed stands in ``extra``.
 
     Attributes:

@@ -11,7 +11,7 @@ from sordino.core.run.reading import Run
 Scalar = bool | int | float | str | None
 
 
-class Party(Client, frozen=True, kw_only=True):
+class Party(Client, kw_only=True):
     """A party with features of its own: how many, the length of its embedding, its model's
     parameters.
     """
@@ -21,7 +21,7 @@ class Party(Client, frozen=True, kw_only=True):
     parameters: Maybe[Count] = UNSET
 
 
-class Release(Record, frozen=True, kw_only=True):
+class Release(Record, kw_only=True):
     """A release of an entity: unit of the ledger, in words, its epsilon."""
 
     unit: Maybe[str] = UNSET
@@ -29,7 +29,7 @@ class Release(Record, frozen=True, kw_only=True):
     epsilon: Maybe[Real] = UNSET
 
 
-class Vertical(Facts, frozen=True, kw_only=True, tag="vertical"):
+class Vertical(Facts, kw_only=True, tag="vertical"):
     """Events of which each party sees a part.
 
     Attributes:
@@ -70,7 +70,7 @@ class Vertical(Facts, frozen=True, kw_only=True, tag="vertical"):
         return known(self.clients) or ()
 
 
-class VerticalRound(Round, frozen=True, kw_only=True, tag="round"):
+class VerticalRound(Round, kw_only=True, tag="round"):
     """A stretch of events.
 
     Attributes:

@@ -35,6 +35,7 @@ from msgspec import UNSET
 
 from sordino.base.arrays import Array, Ints
 from sordino.base.entropy import Entropy, Seeded
+from sordino.base.frozen import Frozen
 from sordino.base.message import Derivative, Embedding, Query, Vector, encode
 from sordino.base.registry import foreign
 from sordino.base.settings import tune
@@ -190,7 +191,7 @@ class Sizes:
         return len(active) * int(payload.sum()), int(downs.sum(0) @ payload), framing
 
 
-class Tally(msgspec.Struct, frozen=True):
+class Tally(Frozen):
     """Sums over used events, for a row of the log or for a whole run.
 
     Attributes:

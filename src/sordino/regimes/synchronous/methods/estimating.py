@@ -105,10 +105,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-import msgspec
 import numpy as np
 from pydantic import Field
 
+from sordino.base.frozen import Frozen
 from sordino.base.message import Statistics, Update
 from sordino.base.registry import NotNegative, Positive
 from sordino.core.method import About, register
@@ -231,7 +231,7 @@ class Estimating(SynchronousMethod):
     form: Literal["sound", "paper"] = "sound"
 
 
-class AliMemory(msgspec.Struct, frozen=True):
+class AliMemory(Frozen):
     """Smoothed mu^2 (None until there is one) and the last tau."""
 
     squared_mu: float | None = None
@@ -331,7 +331,7 @@ class AliDpfl(Estimating):
         return {"mu": memory.mu}
 
 
-class AlsMemory(msgspec.Struct, frozen=True):
+class AlsMemory(Frozen):
     """Smoothed estimates (None until there is one) and the last tau."""
 
     squared_beta: float | None = None

@@ -65,6 +65,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from pydantic import Field
 
+from sordino.base.frozen import Frozen
 from sordino.base.message import Update
 from sordino.base.registry import AtLeastOne, Positive, Section
 from sordino.core.method import About, register
@@ -138,7 +139,7 @@ class DpSgd(Clipped):
     name: Literal["dp-sgd"] = "dp-sgd"
 
 
-class Bound(msgspec.Struct, frozen=True):
+class Bound(Frozen):
     """S, as the releases so far have moved it."""
 
     clip: float
@@ -281,7 +282,7 @@ class DynamicDpFedAvg(Scheduled, ClientLevel):
     name: Literal["dynamic-dp-fedavg"] = "dynamic-dp-fedavg"
 
 
-class AdapMemory(msgspec.Struct, frozen=True):
+class AdapMemory(Frozen):
     """The memory of the releases so far.
 
     Attributes:
