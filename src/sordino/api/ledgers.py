@@ -42,9 +42,9 @@ from sordino.privacy import (
     SampledRows,
     Selected,
 )
-from sordino.privacy.chain import RECORDS
 from sordino.privacy.parts import expected
 from sordino.privacy.rounding import epsilon_text
+from sordino.privacy.session import History
 
 if TYPE_CHECKING:
     import numpy as np
@@ -178,7 +178,7 @@ class Ledger(shown.Tabular):
         """Return how often ``event`` may still happen within the budget; None without a limit."""
         budget = _budget(event, epsilon, delta, accountant)
         ledger, name = self._of(unit)
-        left = [budget.remaining_steps(event, one) for one in _histories(ledger, [name])[name]]
+        left = [budget.remaining_steps(event, one) for one in _histories(ledger)[name]]
         return min((steps for steps in left if steps is not None), default=None)
 
     def entries(self, unit: str | None = None) -> list[Entry]:
@@ -436,26 +436,23 @@ def _budget(event: object, epsilon: Any, delta: Any, accountant: str) -> Budget:
     return found
 
 
-def _histories(
-    ledger: privacy.Ledger, units: Iterable[str]
-) -> dict[str, tuple[tuple[tuple[Event, int], ...], ...]]:
-    """Of each unit, its own history; and of sets of records all that their records were in."""
-    from sordino.privacy.records import bounds  # arrays take a while to import
+def _histories(ledger: privacy.Ledger) -> Mapping[str, Sequence[History]]:
+    """Of each unit, its own history, and of sets of records all that their records were in; with
+    what runs could still charge that chose how much it is.
+    """
+    from sordino.privacy.records import Prices, spendings  # arrays take a while to import
 
-    together = bounds(ledger) if ledger.notes(RECORDS) else {}
-    return {unit: (ledger.spent(unit), *together.get(unit, ())) for unit in units}
+    return spendings(ledger, rest=Prices(ledger).rest())
 
 
 def _epsilons(
     ledger: privacy.Ledger, units: Iterable[str], delta: float, accountant: str
 ) -> dict[str, float]:
     """Each unit's epsilon."""
-    price = privacy.accountant(accountant).epsilon
+    found = _histories(ledger)
     return {
-        unit: max(
-            ledger.epsilon(unit, delta, accountant), *(price(one, delta) for one in histories)
-        )
-        for unit, histories in _histories(ledger, units).items()
+        unit: max(ledger.price(unit, one, delta, accountant) for one in found[unit])
+        for unit in units
     }
 
 

@@ -219,16 +219,16 @@ def _refuse_less(statement: Statement, ledger: Ledger) -> None:
     if unit == "none" or delta is None:
         spent = math.inf
     else:
-        spent = max((ledger.epsilon(name, delta, accountant) for name in units.values()), default=0)
-        if records:
-            from sordino.privacy.records import bounds  # arrays take a while to import
+        from sordino.privacy.records import Prices, spendings  # arrays take a while to import
 
-            prices = (
-                ledger.price(name, history, delta, accountant)
-                for name, histories in bounds(ledger).items()
-                for history in histories
-            )
-            spent = max((spent, *prices)) * (1.0 - GRIDS)
+        found = spendings(ledger, rest=Prices(ledger).rest())
+        asked = found if records else {name: found[name] for name in units.values()}
+        prices = (
+            ledger.price(name, history, delta, accountant)
+            for name, histories in asked.items()
+            for history in histories
+        )
+        spent = max(prices, default=0.0) * (1.0 - GRIDS if records else 1.0)
     if (known(statement.delta), statement.accountant) != (delta, accountant):
         raise LedgerError(
             f"{ledger.path}: the run promised delta {delta} by {accountant}, and the proof of site "

@@ -200,12 +200,8 @@ class Ledger:
             return tuple((decode(text), int(count)) for text, count in totals.fetchall())
 
     def epsilon(self, unit: str, delta: float, name: str, until: int | None = None) -> float:
-        """Return what a unit has spent, up to entry ``until`` if given, priced by an accountant;
-        without one, with the :mod:`~sordino.privacy.reserve` of runs that chose how much it is.
-        """
-        more = reserve(self, unit=unit) if until is None else ()
-        rest = [(each.event, each.count) for each in more]
-        return self.price(unit, (*self.spent(unit, until), *rest), delta, name)
+        """Price what a unit was charged, up to entry ``until`` if given, by an accountant."""
+        return self.price(unit, self.spent(unit, until), delta, name)
 
     def price(
         self, unit: str, spent: Sequence[tuple[Event, int]], delta: float, name: str

@@ -65,14 +65,9 @@ Remaining = Callable[[Mapping[str, Sequence[Event]], Mapping[str, Budget]], dict
 
 
 def reserve(
-    ledger: Ledger,
-    run: str | None = None,
-    remaining: Remaining | None = None,
-    *,
-    unit: str | None = None,
+    ledger: Ledger, run: str | None = None, remaining: Remaining | None = None
 ) -> list[Charge]:
-    """The charges that are missing, of all runs or of one, on units that it charged, or on one of
-    them.
+    """The charges that are missing, of all runs or of one, on units that it charged.
 
     Without ``remaining``, budgets pay for what a run has charged itself alone.
     """
@@ -83,15 +78,12 @@ def reserve(
         each
         for begin in found
         if begin.name not in done
-        for each in _missing(ledger, begin, remaining, unit)
+        for each in _missing(ledger, begin, remaining)
     ]
 
 
-def _missing(
-    ledger: Ledger, begin: Note, remaining: Remaining | None, only: str | None
-) -> Iterator[Charge]:
-    run, planned = begin.name, ledger.planned(begin.name)
-    budgets = {unit: each for unit, each in _budgets(begin).items() if only in (None, unit)}
+def _missing(ledger: Ledger, begin: Note, remaining: Remaining | None) -> Iterator[Charge]:
+    run, planned, budgets = begin.name, ledger.planned(begin.name), _budgets(begin)
     taken = {unit: _charged(ledger, run, unit) for unit in budgets}
     events = {
         unit: _kind(budgets[unit], tuple(sorted(spent.items(), key=repr)))

@@ -291,33 +291,33 @@ class _Verification:
         # of sets that know records, what these have spent in all together; and what runs could
         # still have spent on units, where they chose how much it is
         together: Mapping[str, Sequence[Spent]] = {}
-        missing: dict[str, Spent] = {}
+        whole: Mapping[str, Sequence[Spent]] = {}
         if terms is not None:
+            from sordino.privacy.records import (  # arrays take a while to import
+                Prices,
+                bounds,
+                spendings,
+            )
+
             what = f"{ledger.path}: what its records have spent, or could still have spent"
             with readable(what, LedgerError), ledger_errors(ledger.path, self.clock):
                 if ledger.notes(RECORDS):
-                    from sordino.privacy.records import bounds  # arrays take a while to import
-
                     together = bounds(ledger, self.clock.check)
-                for each in reserve(ledger):
-                    missing[each.unit] = (*missing.get(each.unit, ()), (each.event, each.count))
+                if reserve(ledger):
+                    whole = spendings(ledger, self.clock.check, Prices(ledger).rest())
         stated = {} if terms is None else _stated(ledger, terms)
 
         def most_of(unit: str) -> float | None:
             if terms is None:
                 return None
-            more = missing.get(unit, ())
             shared = [self.price(ledger, unit, terms, each) for each in together.get(unit, ())]
             found = self.most[ledger.path, unit] = max(
                 (self.epsilon_of(ledger, unit, terms), *shared, stated.get(unit, 0.0))
             )
-            with_more = (
-                self.price(ledger, unit, terms, (*each, *more))
-                for each in ((ledger.spent(unit), *together.get(unit, ())) if more else ())
-            )
-            return max((found, *with_more))
+            more = (self.price(ledger, unit, terms, each) for each in whole.get(unit, ()))
+            return max((found, *more))
 
-        self.reserved |= bool(missing)
+        self.reserved |= bool(whole)
         priced = tuple(Unit(unit, labels.get(unit), most_of(unit)) for unit in ledger.units())
         self.verdict.ledgers.append(Kept(ledger.path, found.entries, found.digest, terms, priced))
         with ledger_errors(ledger.path, self.clock):

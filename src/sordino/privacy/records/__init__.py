@@ -16,3 +16,4 @@ from sordino.privacy.records.people import recognised as recognised
 from sordino.privacy.records.price import Prices as Prices
 from sordino.privacy.records.price import bounds as bounds
 from sordino.privacy.records.price import outside as outside
+from sordino.privacy.records.price import spendings as spendings

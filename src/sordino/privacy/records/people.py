@@ -20,7 +20,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 
 import numpy as np
@@ -227,7 +227,7 @@ def close_sets(ledger: Ledger, run: str) -> bool:
         ledger.refuse_changed_records()
         held = [one for one in store.sets(db) if run in one.runs]
         if held:
-            ledger.book_reserve(run, Prices(ledger, run).remaining)
+            ledger.book_reserve(run, partial(Prices(ledger, run).remaining, promised=False))
         for one in held:
             store.put_set(db, replace(one, runs=tuple(each for each in one.runs if each != run)))
         sets = {one.number: one for one in store.sets(db)}

@@ -322,22 +322,36 @@ class Prices:
         return [self.ledger.spent(unit, until)]
 
     def remaining(
-        self, events: Mapping[str, Sequence[Event]], budgets: Mapping[str, Budget]
+        self,
+        events: Mapping[str, Sequence[Event]],
+        budgets: Mapping[str, Budget],
+        *,
+        promised: bool = True,
     ) -> dict[str, int | None]:
         """Return how often the events of every set can be charged on all sets alike, for the
         records of each; None where nothing limits it.
 
         It counts as admission does: the budget of each set that a record is in, and what other runs
-        promised to sets of this kind that share it.
+        ``promised`` to sets of this kind that share it, unless these have ended by then.
         """
-        tables = self._now()
-        on = {tables.numbers[name]: each for name, each in events.items() if name in tables.numbers}
-        held = {
-            tables.numbers[name]: most for name, most in budgets.items() if name in tables.numbers
-        }
-        seen = self._seen(held)
+        self._now()
+        return self._left(events, budgets, promised=promised)
+
+    def _left(
+        self,
+        events: Mapping[str, Sequence[Event]],
+        budgets: Mapping[str, Budget],
+        *,
+        promised: bool = False,
+    ) -> dict[str, int | None]:
+        numbers = self._tables.numbers
+        on = {numbers[name]: each for name, each in events.items() if name in numbers}
+        seen = self._seen({numbers[name]: budgets[name] for name in events if name in numbers})
         steps = cache(Budget.remaining_steps)  # units are often alike
-        return {unit: self._remaining(unit, on, events, budgets, seen, steps) for unit in events}
+        return {
+            unit: self._remaining(unit, on, events, budgets, seen, steps, promised=promised)
+            for unit in events
+        }
 
     def _remaining(
         self,
@@ -347,11 +361,13 @@ class Prices:
         budgets: Mapping[str, Budget],
         seen: Seen,
         steps: Callable[[Budget, Event, Spent], int | None],
+        *,
+        promised: bool,
     ) -> int | None:
         tables = self._tables
         number = tables.numbers.get(unit)
         if number is None or tables.sets[number].kind == CLIENT:
-            (own,) = self.histories(unit)
+            (own,) = [self.ledger.spent(unit)] if number is None else self._bounds(number)
             return steps(budgets[unit], composed(events[unit]), tuple(own))
         kind, left = tables.sets[number].kind, list[int | None]()
         shares: dict[tuple[Group, ...], list[tuple[frozenset[Budget], Class, frozenset[int]]]] = {}
@@ -364,7 +380,8 @@ class Prices:
                 held = tables.sets[other]
                 if held.kind == kind:
                     own_budget = {budgets[held.unit]} if held.unit in budgets else set()
-                    most = frozenset(own_budget.union(self._promises(held.unit).values()))
+                    others = self._promises(held.unit).values() if promised else ()
+                    most = frozenset(own_budget.union(others))
                     view = own_view | seen(other, one.live, one.person)
                     key = _charged(one, on, view)
                     shares.setdefault(key, []).append((most, one, view))
@@ -454,13 +471,25 @@ class Prices:
         """Count what was charged, and what open runs but for one may still charge, where their
         releases or others choose how much that is (:mod:`~sordino.privacy.reserve`).
         """
-        tables, rest = self._tables, dict[str, Counter[Event]]()
-        tables.open = set()
+        tables, rest, self._tables.open = self._tables, dict[str, Counter[Event]](), set()
+        tables.rest, tables.totals = {}, since(self.ledger, tables.sets)
         for run in {run for one in tables.sets.values() for run in one.runs} - {besides}:
-            for each in reserve(self.ledger, run):
+            for each in reserve(self.ledger, run, self._left):
                 rest.setdefault(each.unit, Counter())[each.event] += each.count
                 tables.open.add(run)
         tables.rest, tables.totals = rest, since(self.ledger, tables.sets, None, rest)
+
+    def rest(self) -> dict[str, Counter[Event]]:
+        """What runs could still charge each unit, where they or others choose how much that is."""
+        found = dict[str, Counter[Event]]()
+        if store.knows_records(self.ledger.connection):
+            self._now()
+            self._count(besides="")
+            found = dict(self._tables.rest)
+        for each in reserve(self.ledger):
+            if each.unit not in self._tables.numbers:
+                found.setdefault(each.unit, Counter())[each.event] += each.count
+        return found
 
 
 def _charged(one: Class, on: Collection[int], seen: Collection[int]) -> tuple[Group, ...]:
@@ -514,8 +543,24 @@ def own_of(ledger: Ledger, unit: str, until: int | None = None, rest: Rest | Non
     return tuple(sum(parts, more).items())
 
 
-def bounds(ledger: Ledger, late: Callable[[], None] = lambda: None) -> dict[str, tuple[Spent, ...]]:
-    """Of every set, open or closed, histories that cover all that its records were ever in.
+def spendings(
+    ledger: Ledger, late: Callable[[], None] = lambda: None, rest: Rest | None = None
+) -> dict[str, tuple[Spent, ...]]:
+    """Of every unit what it was charged itself, and of sets the histories that cover their records
+    (:func:`bounds`); with the ``rest`` (:meth:`Prices.rest`).
+    """
+    more, together = rest or {}, bounds(ledger, late, rest)
+    return {
+        unit: ((*ledger.spent(unit), *more.get(unit, {}).items()), *together.get(unit, ()))
+        for unit in ledger.units()
+    }
+
+
+def bounds(
+    ledger: Ledger, late: Callable[[], None] = lambda: None, rest: Rest | None = None
+) -> dict[str, tuple[Spent, ...]]:
+    """Of every set, open or closed, histories that cover all that its records were ever in, and the
+    ``rest``.
 
     Of a ledger without records nothing.
 
@@ -528,7 +573,7 @@ def bounds(ledger: Ledger, late: Callable[[], None] = lambda: None) -> dict[str,
     if not store.knows_records(db):
         return {}
     sets = {one.number: one for one in store.sets(db)}
-    totals = since(ledger, {number: one for number, one in sets.items() if one.live})
+    totals = since(ledger, {number: one for number, one in sets.items() if one.live}, None, rest)
     # a ledger of one run, which others see, does not say how many records are in a class
     unsaid = not store.meta(db, "key")
     known = [
@@ -539,8 +584,8 @@ def bounds(ledger: Ledger, late: Callable[[], None] = lambda: None) -> dict[str,
     alike: dict[tuple[str, int | None, Spent, Spent], tuple[Spent, ...]] = {}
     found = {}
     for one in sets.values():
-        own = own_of(ledger, one.unit) if one.kind == CLIENT else ledger.spent(one.unit)
         spent = ledger.spent(one.unit)
+        own = own_of(ledger, one.unit, None, rest) if one.kind == CLIENT else spent
         key = one.kind, one.number if one.live else None, own, spent
         if key not in alike:
             late()
@@ -555,7 +600,8 @@ def bounds(ledger: Ledger, late: Callable[[], None] = lambda: None) -> dict[str,
                 inside = partial(contains, kind=one.kind, own=spent)
                 among = [way for _, several in known for way in filter(inside, several)]
             alike[key] = bound(one.kind, own, among, SHOWN if len(alike) < SHOWN else 1) or (own,)
-        found[one.unit] = alike[key]
+        more = () if one.live or not rest else rest.get(one.unit, Counter()).items()
+        found[one.unit] = tuple((*each, *more) for each in alike[key]) if more else alike[key]
     return found
 
 
