@@ -29,7 +29,7 @@ from sordino.privacy import (
     accountant,
 )
 from sordino.privacy.chain import BEGIN
-from sordino.privacy.records import Records, bounds, close_sets, people
+from sordino.privacy.records import Prices, Records, bounds, close_sets, people, spendings
 from sordino.privacy.records.group import grouped, of_rows
 
 STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.5))
@@ -687,3 +687,22 @@ def test_a_run_that_others_can_end_waits_where_its_plan_is_more_than_another_was
         for event, count in ((STEP, 14), (OTHER, 1)):
             with pytest.raises(BudgetExceeded, match="plans no such charge"):
                 booked(one, "a", event, count, key="more")
+
+
+def test_what_a_run_could_still_charge_is_one_price_before_and_after_it_is_ended(
+    tmp_path: Path,
+) -> None:
+    """Steps of one row were added to what persons with three rows had spent: 8.9 of 6."""
+
+    def most(ledger: Ledger) -> float:
+        found = spendings(ledger, rest=Prices(ledger).rest())
+        return max(epsilon(*spent) for each in found.values() for spent in each)
+
+    with LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2, 3, 4, people=[1, 1, 1, 2])]) as one:
+        begun(one, 6.0, chosen=True)
+        booked(one, "a", STEP, 3)
+        before = most(one.ledger)
+        assert 5.8 < before <= 6.0
+        close_sets(one.ledger, "one")
+        assert not Prices(one.ledger).rest()
+        assert most(one.ledger) == pytest.approx(before)
