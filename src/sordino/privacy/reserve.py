@@ -16,8 +16,9 @@ what is missing is booked when the run has ended: ``reserve`` says what that is.
 * Where the number of charges is fixed, their events stand in the note of the beginning. The run
   charges these events and no others (:class:`~sordino.privacy.session.LedgerSession`), so they are
   missing but for those that were charged, whoever chose which came first.
-* Else the steps are missing that the budget would pay for. Of noise chosen along the way, releases
-  with the divergence of the fixed order that is left are missing (Feldman and Zrnic 2021).
+* Else the steps are missing that the budget would pay for. Under a fixed order, where steps may
+  differ or their noise is chosen along the way, releases with the divergence of that order which is
+  left are missing (Feldman and Zrnic 2021).
 
 A run counts its own charges alone in what it states, or its budget. A run's own ledger has no other
 run. Runs whose steps and noise were fixed in advance have no reserve, unless others can end them:
@@ -149,11 +150,11 @@ def _budgets(begin: Note) -> dict[str, Budget]:
 @cache
 def _kind(budget: Budget, spent: tuple[tuple[Event, int], ...]) -> Event:
     """The steps that are missing where no plan says them: as those that were taken, the dearest of
-    several. Of noise or kinds that were chosen along the way, parts of what the order allows, a
-    million of which are all of it.
+    several. Under a fixed order steps may differ: there, parts of what it allows, a million of
+    which are all of it.
     """
     order, price = fixed_order(budget.accountant), accountant(budget.accountant).epsilon
-    if order is None or (len(spent) == 1 and not isinstance(spent[0][0], Chosen)):
+    if order is None:
         return max(spent, key=lambda each: price([(each[0], 1)], budget.delta))[0]
     low, high = 1e-3, 1e6
     while high > (1.0 + 1e-9) * low:
