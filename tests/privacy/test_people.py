@@ -566,7 +566,7 @@ def test_a_plan_charges_what_a_run_would_and_keeps_nothing(tmp_path: Path) -> No
     before = (tmp_path / "ledger.sqlite").read_bytes()
     wanted = [of("x", 3, 9), of("y", 4, 5), of("z", 7), of("b", 4, kind="client")]
     for _ in range(2):
-        with LedgerSession.for_plan(tmp_path, wanted) as planned:
+        with LedgerSession.for_plan(tmp_path, wanted, {}) as planned:
             assert planned.epsilon("x", 1e-5, "rdp") == epsilon((STEP, 10))
             assert planned.epsilon("y", 1e-5, "rdp") == epsilon(
                 (Gaussian(noise_multiplier=10.0), 2)
@@ -584,7 +584,7 @@ def test_a_plan_counts_a_person_at_two_clients_as_a_charge_does(tmp_path: Path) 
     wanted = [of("a", 1, people=[7]), of("b", 2, people=[7]), of("c", 3, people=[8])]
     with (
         LedgerSession.for_data(tmp_path, "one", wanted) as ledgers,
-        LedgerSession.for_plan(None, wanted) as planned,
+        LedgerSession.for_plan(None, wanted, {}) as planned,
     ):
         for each in (ledgers, planned):
             for unit in "abc":
@@ -623,7 +623,7 @@ def test_of_a_federation_that_is_ended_by_hand_the_whole_plan_counts_at_its_leas
         booked(one, "a", first, 2)
         assert close_sets(one.ledger, "one")
         name = one.names["a"]  # as before it was closed: who resumes it asks again
-        assert one.ledger.charged_by("one", name) == {first: 2}
+        assert one.ledger.charged_by("one") == {name: {first: 2}}
     with LedgerSession.for_data(tmp_path, "two", [of("x", 2), of("y", 3)]) as two:
         counted = epsilon((first, 4), (last, 6)) if others else epsilon((first, 2))
         assert two.epsilon("x", 1e-5, "rdp") == counted
@@ -706,3 +706,48 @@ def test_what_a_run_could_still_charge_is_one_price_before_and_after_it_is_ended
         close_sets(one.ledger, "one")
         assert not Prices(one.ledger).rest()
         assert most(one.ledger) == pytest.approx(before)
+
+
+def test_a_run_that_was_ended_before_its_first_charge_counts_in_full_when_it_goes_on(
+    tmp_path: Path,
+) -> None:
+    for planned in (((STEP, 9),), ()):
+        folder = tmp_path / str(len(planned))
+        with LedgerSession.for_data(folder, "one", [of("a", 1, 2)]) as one:
+            begun(one, epsilon((STEP, 9)) * (1 + 1e-9), planned, others=True)
+            close_sets(one.ledger, "one")
+        with (
+            LedgerSession.for_data(folder, "one", [of("a", 1, 2)], begun=True) as one,
+            LedgerSession.for_data(folder, "two", [of("b", 2)]) as two,
+        ):
+            booked(one, "a", STEP, 4)
+            assert two.epsilon("b", 1e-5, "rdp") == epsilon((STEP, 9))
+            close_sets(one.ledger, "one")
+            assert two.epsilon("b", 1e-5, "rdp") == epsilon((STEP, 9))
+
+
+def test_a_run_without_a_plan_leaves_room_for_what_others_have_planned(tmp_path: Path) -> None:
+    """Each held back the other for ever, though the budget was enough for the plan."""
+    budget = Budget(epsilon((STEP, 20)) * (1 + 1e-9), 1e-5, "rdp")
+    with (
+        LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2)]) as one,
+        LedgerSession.for_data(tmp_path, "two", [of("b", 2)]) as two,
+    ):
+        begun(one, budget.epsilon, ((STEP, 9),), others=True)
+        booked(one, "a", STEP, 2, budget)
+        begun(two, budget.epsilon, others=True)
+        booked(two, "b", STEP, 1, budget)
+        booked(one, "a", STEP, 7, budget, key="more")
+        assert one.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 20))
+
+
+def test_a_run_is_complete_where_every_plan_was_carried_out_by_somebody(tmp_path: Path) -> None:
+    with LedgerSession.for_data(tmp_path, "one", [of("a", 1), of("b", 2), of("c", 3)]) as one:
+        budgets = dict.fromkeys("abc", WIDE)
+        plans = {"a": ((STEP, 2),), "b": ((STEP, 3),), "c": ((STEP, 3),)}
+        one.begin("one", {}, budgets, plans, others=True)
+        for unit, count in (("a", 2), ("b", 2)):
+            booked(one, unit, STEP, count)
+            assert not one.did_all("one")
+        booked(one, "c", STEP, 3)
+        assert one.did_all("one")

@@ -165,6 +165,16 @@ def test_settings_that_own_code_leaves_are_put_back_and_its_hooks_refused() -> N
         paths(hooks)
     for handle in handles:
         handle.remove()
+    silu, forward = F.silu, nn.SiLU.forward
+    for place, name in ((F, "silu"), (nn.SiLU, "forward"), (torch, "addmm")):
+
+        def replaces(h: Tensor, x: Tensor, place: Any = place, name: str = name) -> Tensor:
+            setattr(place, name, print)
+            return h
+
+        with pytest.raises(StudyError, match=f"in the place of .*{name}, and that would see data"):
+            paths(replaces)
+    assert (F.silu, nn.SiLU.forward) == (silu, forward)
 
 
 def forgotten(shape: tuple[int, ...], classes: int) -> nn.Module:

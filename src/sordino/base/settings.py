@@ -37,6 +37,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
+from torch.nn import functional
 from torch.nn.modules import module as hooked
 
 from sordino.base.errors import StudyError
@@ -103,6 +105,27 @@ _SETTINGS: tuple[Setting, ...] = (
 """Getters and setters of what own code may change; the precisions before what is read from them."""
 
 
+def _functions() -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield where torch keeps what layers call by name, with what stands there."""
+    kinds = (each for each in vars(nn).values() if isinstance(each, type))
+    for place in (torch, functional, torch.Tensor, *kinds):
+        yield place, {name: each for name, each in vars(place).items() if callable(each)}
+
+
+def _replaced() -> str | None:
+    """Put back what own code has put in the place of a function of torch; its name, if any."""
+    for place, known in _FUNCTIONS:
+        if [*map(vars(place).get, known)] == [*known.values()]:
+            continue
+        for name, was in known.items():
+            found = vars(place).get(name)
+            if found is not was and not str(getattr(found, "__module__", "")).startswith("torch"):
+                setattr(place, name, was)
+                return f"{place.__name__}.{name}"
+    return None
+
+
+_FUNCTIONS = tuple(_functions())
 _ALONE = threading.RLock()
 
 
@@ -112,8 +135,8 @@ def own_code() -> Iterator[None]:
     thread at a time: they are the process's, and first weights are drawn from them.
 
     Raises:
-        StudyError: for hooks of all modules, and modes that are entered and not left: they would
-            see data.
+        StudyError: for hooks of all modules, functions that stand in the place of torch's, and
+            modes that are entered and not left: they would see data.
     """
     with _ALONE:
         held, entered = [get() for get, _ in _SETTINGS], _entered()
@@ -122,6 +145,11 @@ def own_code() -> Iterator[None]:
         finally:
             for (_, put), was in zip(_SETTINGS, held, strict=True):
                 put(was)
+        if (name := _replaced()) is not None:
+            raise StudyError(
+                f"own code: it puts a function of its own in the place of {name}, and that would "
+                "see data; call it by its own name"
+            )
         if _entered() != entered:
             raise StudyError(
                 "own code: it enters a mode of torch and does not leave it (a default device, a "

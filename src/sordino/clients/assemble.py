@@ -372,18 +372,23 @@ class Assembly(Generic[H]):
             evaluation=tested,
             metrics=self.metrics,
             moves=self.mine is None and not self.remote,
-            planned=self.planned,
+            planned=partial(self.planned, pays),
         )
 
-    def planned(self) -> dict[str, History]:
-        """Return all charges of each unit, where their number is fixed; nothing where it is not."""
+    def planned(self, pays: tuple[int, ...] | None) -> dict[str, History]:
+        """Return all charges of each unit that it can pay for, where their number is fixed; nothing
+        where it is not.
+        """
         if (most := self.regime.planned(self.study)) is None:
             return {}
         asked = self.regime.schedule(self.study, self.sizes)
-        own = range(len(self.units)) if self.mine is None else [self.mine]
-        return {
-            self.units[i]: tuple(asked.spending(unit_like(asked, self.rates, i), most)) for i in own
-        }
+        first = {unit: i for i, unit in reversed([*enumerate(self.units)])}
+        left = dict(zip(dict.fromkeys(self.units), pays or (), strict=False))
+        found = {}
+        for unit in first if self.mine is None else [self.units[self.mine]]:
+            like = unit_like(asked, self.rates, first[unit])
+            found[unit] = tuple(asked.spending(like, min(most, left.get(unit, most))))
+        return found
 
     def _ledgers(self) -> LedgerSession:
         """Open the ledger of clients' units, one's own at a site, and of test rows that pay."""

@@ -19,7 +19,7 @@ from sordino import data as datasets
 from sordino.base.errors import DataError, StudyError
 from sordino.clients.division import Federation, examples, federation, model, records
 from sordino.clients.evaluation import notice_sizes
-from sordino.clients.pricing import planned_ledgers, standings, unit_like
+from sordino.clients.pricing import affordable, planned_ledgers, unit_like
 from sordino.clients.regime import HorizontalRegime
 from sordino.clients.regime import of as regime_of
 from sordino.clients.study import HorizontalStudy
@@ -34,7 +34,7 @@ from sordino.core.network import (
     stand_in,
     with_secret_noise,
 )
-from sordino.core.plan import Disk, Plan
+from sordino.core.plan import Disk, Plan, balances
 from sordino.core.prepared import Affordable, PreparedRun
 from sordino.core.statements import SiteScope
 from sordino.data.dataset import Dataset
@@ -313,8 +313,9 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
             total = asked.epsilon(unit, wanted if pays is None else min(pays, wanted))
         else:
             own = [records(data, unit, *limited.recorded)]
-            with planned_ledgers(limited, own) as ledgers:
-                (left,) = standings(limited, asked.of(unit), ledgers, {})
+            alone = asked.of(unit)
+            with planned_ledgers(limited, own, alone) as ledgers:
+                (left,) = balances(alone, ledgers, affordable(limited, alone, ledgers), wanted)
             spent, pays, total = left.spent, left.steps, left.total
         recognised, held = self.recognised(limited, data)
         tau = getattr(limited.method, "fixed_tau", None) or 1

@@ -5,7 +5,7 @@ ledgers of its data have left, and the public trial that may shape a mechanism.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -301,8 +301,10 @@ def with_balances(
     if study.form != "sound" or privacy.epsilon is None or privacy.delta is None:
         return plan
     names = dict(zip(asked.budgets, divided.names, strict=False))
-    with planned_ledgers(study, known) as ledgers:
-        clients = standings(study, asked, ledgers, names)
+    with planned_ledgers(study, known, asked) as ledgers:
+        left = affordable(study, asked, ledgers)
+        used = asked.wanted(next(iter(left))) if plan.used is None else plan.used
+        clients = balances(asked, ledgers, left, used, names)
         said = _remedies(study, asked, ledgers, clients)
         worst = min(clients, key=lambda each: each.rank)
         wanted = asked.wanted(worst.unit)
@@ -317,7 +319,7 @@ def with_balances(
                 said.append(
                     f"the private test rows pay for {held[-1].steps} of {times} evaluations"
                 )
-        said += of_other_runs(study, ledgers, held, f"{wanted} {asked.charged} of each client")
+        said += of_other_runs(study, ledgers, held, f"{used} {asked.charged} of each client")
         why = _of_persons(study)
         if why and worst.steps is not None and worst.steps < wanted:
             ways = ", or ".join([*_more_noise(asked, ledgers), FEWER])
@@ -331,19 +333,13 @@ def with_balances(
     return replace(plan, left=clients if lasting else (), warnings=(*plan.warnings, *said))
 
 
-def planned_ledgers(study: HorizontalStudy, known: Sequence[Records]) -> LedgerSession:
+def planned_ledgers(
+    study: HorizontalStudy, known: Sequence[Records], asked: Schedule
+) -> LedgerSession:
     """Return the ledger that a run of the study would begin with, over a copy."""
     lasting = study.privacy.ledger != "run"
     folder = Path(study.privacy.ledger).expanduser() if lasting else None
-    return LedgerSession.for_plan(folder, known)
-
-
-def standings(
-    study: HorizontalStudy, asked: Schedule, ledgers: LedgerSession, names: Mapping[str, str]
-) -> tuple[Balance, ...]:
-    """Return what each unit of a schedule has left in a ledger, before a run."""
-    left = affordable(study, asked, ledgers)
-    return balances(asked, ledgers, left, asked.wanted(next(iter(left))), names)
+    return LedgerSession.for_plan(folder, known, asked.budgets)
 
 
 def affordable(

@@ -24,6 +24,8 @@ STOPPED = "the run was stopped: "
 """The beginning of why a run ended, where that was before its time."""
 SLOWEST = 100_000
 """Bytes a second of a line for which everybody waits."""
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""A number of a task, a round or a phase: logs hold no others."""
 Run = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")]
 """An identifier of a run, which people read."""
 
@@ -48,8 +50,8 @@ class Hello(Frame, tag="hello"):
     version: int
     agreement: str
     code: str
-    last: int
-    booked: int = 0
+    last: Number
+    booked: Number = 0
     task: tuple[int, bytes] = (0, b"")
     round: tuple[int, bytes] = (0, b"")
 
@@ -57,14 +59,14 @@ class Hello(Frame, tag="hello"):
 class Say(Frame, tag="say"):
     """The answer to a task: the bytes of a :data:`sordino.base.message.Reply`."""
 
-    number: int
+    number: Number
     body: bytes
 
 
 class Booked(Frame, tag="booked"):
     """A round that is charged to everybody stands in the site's ledger."""
 
-    number: int
+    number: Number
 
 
 class Stepped(Frame, tag="stepped"):
@@ -77,8 +79,8 @@ class Stepped(Frame, tag="stepped"):
         why: the reason.
     """
 
-    number: int
-    phase: int
+    number: Number
+    phase: Number
     body: bytes
     why: str = ""
 
@@ -86,7 +88,7 @@ class Stepped(Frame, tag="stepped"):
 class Refuse(Frame, tag="refuse"):
     """The site does not answer this task, and why; 0 for what is no task."""
 
-    number: int
+    number: Number
     why: str
 
 
@@ -104,7 +106,7 @@ class Welcome(Frame, tag="welcome", omit_defaults=True):
     """
 
     run: Run
-    answered: int = 0
+    answered: Number = 0
 
 
 class Ask(Frame, tag="ask"):
@@ -115,7 +117,7 @@ class Ask(Frame, tag="ask"):
             for this site.
     """
 
-    number: int
+    number: Number
     body: bytes
     seal: bytes = b""
     shares: bytes = b""
@@ -130,8 +132,8 @@ class Step(Frame, tag="step"):
         body: the bytes of the message.
     """
 
-    number: int
-    phase: int
+    number: Number
+    phase: Number
     body: bytes
 
 
@@ -140,7 +142,7 @@ class Book(Frame, tag="book"):
     seal that it is to be booked.
     """
 
-    number: int
+    number: Number
     event: str
     seal: bytes = b""
 

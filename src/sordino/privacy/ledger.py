@@ -22,7 +22,7 @@ import os
 import secrets
 import sqlite3
 import weakref
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
@@ -554,26 +554,27 @@ class Ledger:
 
     def planned(self, run: str) -> dict[str, Counter[Event]]:
         """Return the charges that a run has planned on its units, where it has noted them."""
-        begin, found = self.noted(BEGIN, run), dict[str, Counter[Event]]()
+        begin = self.noted(BEGIN, run)
         noted = None if begin is None else begin.facts.get(PLANNED)
+        found = defaultdict[str, Counter[Event]](Counter)
         for unit, charges in noted.items() if isinstance(noted, dict) else ():
-            found[unit] = Counter()
             for text, count in charges:
                 found[unit][decode(text)] += count
-        return found
+        return dict(found)
 
-    def charged_by(self, run: str, unit: str) -> Counter[Event]:
-        """Return what a run has charged a unit, a round that was booked again once, and without
+    def charged_by(self, run: str) -> dict[str, Counter[Event]]:
+        """Return what a run has charged its units, a round that was booked again once, and without
         what it could still have charged; its keys begin with its name.
         """
         query = (
-            "SELECT event, SUM(most) FROM (SELECT event, MAX(count) AS most FROM entries WHERE key "
-            ">= ? AND key < ? AND NOT (key >= ? AND key < ?) AND unit = ? GROUP BY round, event) "
-            "GROUP BY event"
+            "SELECT unit, event, SUM(most) FROM (SELECT unit, event, MAX(count) AS most FROM "
+            "entries WHERE key >= ? AND key < ? AND NOT (key >= ? AND key < ?) GROUP BY unit, "
+            "round, event) GROUP BY unit, event"
         )
-        rest = f"{run}/{RESERVE}"
-        found = self._ask(query, f"{run}/", f"{run}0", f"{rest}/", f"{rest}0", unit)
-        return Counter({decode(text): int(count) for text, count in found})
+        rest, found = f"{run}/{RESERVE}", defaultdict[str, Counter[Event]](Counter)
+        for unit, text, count in self._ask(query, f"{run}/", f"{run}0", f"{rest}/", f"{rest}0"):
+            found[unit][decode(text)] = int(count)
+        return found
 
     def _booked(self, charge: Charge) -> Head | None:
         """Return the entry of this release, if it is booked with this content."""

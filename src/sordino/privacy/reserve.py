@@ -28,7 +28,7 @@ those of a federation, until they are sealed as complete.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
@@ -74,7 +74,9 @@ def reserve(
     """
     begins = ledger.notes(BEGIN) if run is None else (ledger.noted(BEGIN, run),)
     found = [begin for begin in begins if begin is not None and chose(ledger, begin)]
-    done = {note.facts.get(CLOSED) for note in ledger.notes(RECORDS)} if found else ()
+    # who is asked for by name is open, or was opened again
+    ended = ledger.notes(RECORDS) if found and run is None else ()
+    done = {note.facts.get(CLOSED) for note in ended}
     return [
         each
         for begin in found
@@ -85,11 +87,11 @@ def reserve(
 
 def _missing(ledger: Ledger, begin: Note, remaining: Remaining | None) -> Iterator[Charge]:
     run, planned, budgets = begin.name, ledger.planned(begin.name), _budgets(begin)
-    taken = {unit: _charged(ledger, run, unit) for unit in budgets}
+    taken, done = _charged(ledger, run), ledger.charged_by(run) if planned else {}
     events = {
         unit: _kind(budgets[unit], tuple(sorted(spent.items(), key=repr)))
         for unit, spent in taken.items()
-        if spent and unit not in planned
+        if unit in budgets and unit not in planned
     }
     if remaining is None:
         left = {
@@ -101,13 +103,13 @@ def _missing(ledger: Ledger, begin: Note, remaining: Remaining | None) -> Iterat
             {unit: [event] for unit, event in events.items()},
             {unit: budgets[unit] for unit in events},
         )
-    for unit, spent in taken.items():
-        rest = planned[unit] - ledger.charged_by(run, unit) if unit in planned else Counter()
+    for unit in taken:
+        rest = planned[unit] - done[unit] if unit in planned else Counter()
         if unit in events:
             most = left[unit]
             unbounded = most is None or isinstance(events[unit], NonPrivate)
             rest = Counter({NonPrivate(reason=WHY): 1} if unbounded else {events[unit]: most or 0})
-        for place, (event, count) in enumerate((+rest).items() if spent else ()):
+        for place, (event, count) in enumerate((+rest).items()):
             yield Charge(
                 unit=unit,
                 event=event,
@@ -119,19 +121,19 @@ def _missing(ledger: Ledger, begin: Note, remaining: Remaining | None) -> Iterat
             )
 
 
-def _charged(ledger: Ledger, run: str, unit: str) -> Counter[Event]:
-    """All that a run has charged a unit; nothing where its rest is booked already."""
+def _charged(ledger: Ledger, run: str) -> dict[str, Counter[Event]]:
+    """All that a run has charged its units; without those whose rest is booked already."""
     rows = ledger.connection.execute(
-        "SELECT event, count, key FROM entries WHERE unit = ? AND (key >= ? AND key < ? OR "
-        "key >= ? AND key < ?)",
-        (unit, f"{RESERVE}/{run}/", f"{RESERVE}/{run}0", f"{run}/", f"{run}0"),
+        "SELECT unit, event, count, key FROM entries WHERE key >= ? AND key < ? OR key >= ? AND "
+        "key < ?",
+        (f"{RESERVE}/{run}/", f"{RESERVE}/{run}0", f"{run}/", f"{run}0"),
     ).fetchall()
-    found = Counter[Event]()
-    for text, count, booked in rows:
-        if _key(run, unit) in booked:
-            return Counter()
-        found[decode(text)] += count
-    return found
+    found, booked = defaultdict[str, Counter[Event]](Counter), set[str]()
+    for unit, text, count, key in rows:
+        found[unit][decode(text)] += count
+        if _key(run, unit) in key:
+            booked.add(unit)
+    return {unit: spent for unit, spent in found.items() if unit not in booked}
 
 
 def _key(run: str, unit: str) -> str:

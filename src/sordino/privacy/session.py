@@ -140,9 +140,11 @@ class LedgerSession:
         return cls(ledger, names, Prices(ledger, run), run, data)
 
     @classmethod
-    def for_plan(cls, folder: Path | None, records: Sequence[Records]) -> LedgerSession:
-        """The session that a run with these records would begin now with the ledger in ``folder``,
-        over a copy in memory; None stands for a ledger of the run.
+    def for_plan(
+        cls, folder: Path | None, records: Sequence[Records], promised: Mapping[str, Budget]
+    ) -> LedgerSession:
+        """The session that a run with these records and promises would begin now with the ledger in
+        ``folder``, over a copy in memory; None stands for a ledger of the run.
         """
         from sordino.privacy.records import Prices, open_sets
 
@@ -152,7 +154,10 @@ class LedgerSession:
         else:
             with Ledger.open(path, readonly=True) as ledger:
                 copy = Ledger.scratch(ledger)
-        return cls(copy, open_sets(copy, PLAN, records), Prices(copy, PLAN), PLAN)
+        found = cls(copy, open_sets(copy, PLAN, records), Prices(copy, PLAN), PLAN)
+        own = {unit: most for unit, most in promised.items() if unit in found.names}
+        copy.note(BEGIN, PLAN, {PROMISED: found._binding(own)})
+        return found
 
     @contextmanager
     def undone(self) -> Iterator[None]:
@@ -190,9 +195,12 @@ class LedgerSession:
         Raises:
             BudgetExceeded: naming the set.
         """
-        planned = self.ledger.planned(self.run) if self.run else {}
+        begin = self.ledger.noted(BEGIN, self.run) if self.run else None
+        if begin is None or not begin.facts.get(OTHERS):
+            return
+        planned, done = self.ledger.planned(self.run), self.ledger.charged_by(self.run)
         for name in names:
-            if name in planned and not self.ledger.charged_by(self.run, name) <= planned[name]:
+            if name in planned and not done[name] <= planned[name]:
                 raise BudgetExceeded(
                     f"{self.ledger.path}: run {self.run} plans no such charge on {name}, or not as "
                     "many, and others count what it plans"
@@ -293,11 +301,7 @@ class LedgerSession:
         records' histories exceed already binds nobody.
         """
         units = {unit: self._name(unit) for unit in promised}
-        kept = {
-            name: [most.epsilon, most.delta, most.accountant]
-            for name, most in (self._least(promised) if self.run else {}).items()
-            if math.isfinite(most.epsilon) and self.prices.within(name, most)
-        }
+        kept = self._binding(promised) if self.run else {}
         noted = {**facts, "units": units, DATA: self.data}
         noted |= {ROWS: self._most} if self._most > 1 else {}
         charges: dict[str, list[list[Any]]] = {}
@@ -311,6 +315,14 @@ class LedgerSession:
             if self.run:
                 self.refuse_choosing(run, chosen=bool(facts.get("promise", {}).get("chosen")))
             self.ledger.note(BEGIN, run, {**noted, PROMISED: kept} if self.run else noted)
+
+    def _binding(self, promised: Mapping[str, Budget]) -> dict[str, list[Any]]:
+        """The promises to sets that their records' histories do not exceed already."""
+        return {
+            name: [most.epsilon, most.delta, most.accountant]
+            for name, most in self._least(promised).items()
+            if math.isfinite(most.epsilon) and self.prices.within(name, most)
+        }
 
     def refuse_choosing(self, run: str, *, chosen: bool) -> None:
         """Refuse that two runs at once use records of which one chooses by looking how often: how
@@ -331,13 +343,14 @@ class LedgerSession:
                 )
 
     def did_all(self, run: str) -> bool:
-        """Tell whether a run has charged all that it planned on some unit, and no more on any; or
-        planned nothing.
+        """Tell whether a run has charged all that it planned, on some unit of each kind, and no
+        more on any; or planned nothing.
         """
-        planned = self.ledger.planned(run)
-        done = {name: self.ledger.charged_by(run, name) for name in planned}
-        all_of_one = any(done[name] == planned[name] for name in planned) or not planned
-        return all_of_one and all(done[name] <= planned[name] for name in planned)
+        planned, done = self.ledger.planned(run), self.ledger.charged_by(run)
+        if any(not done[name] <= plan for name, plan in planned.items()):
+            return False
+        whole = [plan for name, plan in planned.items() if done[name] == plan]
+        return all(plan in whole for plan in planned.values())
 
     def begun(self, run: str) -> dict[str, Any]:
         """Return what the run began with.

@@ -193,7 +193,7 @@ def _set_name(ledger: Ledger, sets: Mapping[str, Set], name: str, run: str, *, k
         return own
     if old is None or not old.live or run in old.runs:
         return name
-    if not (known or ledger.charged_by(run, name)):
+    if not (known or name in ledger.charged_by(run)):
         return own
     if known and ledger.noted(SEAL, run) is None:
         raise ResumeError(

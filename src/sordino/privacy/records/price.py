@@ -473,10 +473,16 @@ class Prices:
         """
         tables, rest, self._tables.open = self._tables, dict[str, Counter[Event]](), set()
         tables.rest, tables.totals = {}, since(self.ledger, tables.sets)
-        for run in {run for one in tables.sets.values() for run in one.runs} - {besides}:
-            for each in reserve(self.ledger, run, self._left):
+        runs = {run for one in tables.sets.values() for run in one.runs} - {besides}
+        # plans first: what a budget pays for without a plan comes after them
+        for run in sorted(runs, key=lambda each: (not self.ledger.planned(each), each)):
+            missing = reserve(self.ledger, run, self._left)
+            for each in missing:
                 rest.setdefault(each.unit, Counter())[each.event] += each.count
+            if missing:
                 tables.open.add(run)
+                if self.ledger.planned(run):
+                    tables.rest, tables.totals = rest, since(self.ledger, tables.sets, None, rest)
         tables.rest, tables.totals = rest, since(self.ledger, tables.sets, None, rest)
 
     def rest(self) -> dict[str, Counter[Event]]:

@@ -261,8 +261,8 @@ def with_balances(study: VerticalStudy, known: Sequence[Records], plan: Plan) ->
     """
     if not known or plan.used is None:
         return plan
-    asked = schedule(study).of(promised(study))
-    with LedgerSession.for_plan(Path(study.privacy.ledger).expanduser(), known) as ledgers:
+    asked, folder = schedule(study).of(promised(study)), Path(study.privacy.ledger).expanduser()
+    with LedgerSession.for_plan(folder, known, asked.budgets) as ledgers:
         left = asked.affordable_in(ledgers, 1, alone=True)
         (held,) = balances(asked, ledgers, left, plan.used)
         said = of_other_runs(study, ledgers, [held], f"{plan.used} {asked.charged}")
