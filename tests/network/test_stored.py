@@ -21,7 +21,7 @@ import pytest
 from federations import read_incidents
 from sordino.base import PROTOCOL
 from sordino.base import message as base
-from sordino.base.errors import LedgerError
+from sordino.base.errors import LedgerError, RemoteProtocolError
 from sordino.base.message import Message
 from sordino.live import federation as states
 from sordino.mechanisms.secure import messages as secure
@@ -276,3 +276,21 @@ def test_a_site_of_other_sources_and_the_same_protocol_is_welcome(version: int, 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
     store()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        frames.Ask(number=-1, body=b""),
+        frames.Book(number=-1, event=""),
+        frames.Step(number=1, phase=-1, body=b""),
+        frames.Ask(number=2**60, body=b""),
+    ],
+    ids=["task", "round", "phase", "large"],
+)
+def test_a_number_that_no_log_can_hold_is_refused_where_the_frame_is_read(
+    frame: frames.FromServer,
+) -> None:
+    """The site refused the task, wrote its number, and could read its own log no more."""
+    with pytest.raises(RemoteProtocolError, match="Expected `int`"):
+        frames.to_site(frames.encode(frame))
