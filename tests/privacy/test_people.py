@@ -751,3 +751,21 @@ def test_a_run_is_complete_where_every_plan_was_carried_out_by_somebody(tmp_path
             assert not one.did_all("one")
         booked(one, "c", STEP, 3)
         assert one.did_all("one")
+
+
+def test_two_runs_that_others_can_end_do_not_stop_each_other(tmp_path: Path) -> None:
+    """The second one took what was left beside the plan of the first, and neither went on."""
+    budget = Budget(epsilon((STEP, 20)) * (1 + 1e-9), 1e-5, "rdp")
+    with (
+        LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2)]) as one,
+        LedgerSession.for_data(tmp_path, "two", [of("b", 2)]) as two,
+    ):
+        begun(two, budget.epsilon, ((STEP, 20),), others=True)
+        begun(one, 50.0, ((STEP, 9),), others=True)
+        booked(one, "a", STEP, 4)
+        with pytest.raises(HeldBack, match=r"decide when they end: one\."):
+            booked(two, "b", STEP, 1, budget)
+        one.finish()
+        booked(two, "b", STEP, 11, budget)
+        with pytest.raises(BudgetExceeded):
+            booked(two, "b", STEP, 12, budget, key="more")

@@ -175,12 +175,14 @@ class Prices:
                     others.append((number, whose, budget))
                 elif budget != own.get(number):
                     mine.append((number, budget))
+        if tables.open:  # a run that could not carry out its plan beside theirs does not begin
+            self._count(besides="")
         for number, budget in mine:
             unit = tables.sets[number].unit
             try:
                 self._within(number, budget, names.get(unit, unit), own, seen)
             except BudgetExceeded as refusal:
-                if not tables.rest:
+                if self.waits is None:
                     raise
                 raise HeldBack(f"{refusal}. {self.waits}") from refusal
         if others:  # they are held against all that this run plans, if others can end it early
@@ -199,7 +201,7 @@ class Prices:
     @property
     def waits(self) -> str | None:
         """Which runs could still charge, which counts as if they had; None where there are none."""
-        if not (runs := sorted(self._tables.open)):
+        if not (runs := sorted(self._tables.open - {self.run})):
             return None
         return (
             "All that other runs of these records may still spend counts, for their releases, or "
