@@ -206,7 +206,7 @@ def shadowed(
     *,
     modules: Path | None,
     workers: int | None = None,
-    told: Callable[[int, int], None] = lambda done, whole: None,
+    told: Progress = lambda done, whole: None,
 ) -> Shadowed:
     """Make the runs that are not there yet, and read what all of them show.
 
@@ -233,9 +233,7 @@ def shadowed(
     )
 
 
-def _make(
-    found: Shadows, runs: int, at_once: int, modules: Path, told: Callable[[int, int], None]
-) -> None:
+def _make(found: Shadows, runs: int, at_once: int, modules: Path, told: Progress) -> None:
     left = found.left(runs)
     if at_once == 1 or len(left) <= ALONE:
         for number in left:

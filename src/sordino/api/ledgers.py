@@ -196,22 +196,9 @@ class Ledger(shown.Tabular):
 
     def to_polars(self) -> polars.DataFrame:
         """The charges, a row each."""
-        return shown.frame(
-            [
-                {
-                    "seq": entry.seq,
-                    "unit": entry.unit,
-                    "round": entry.round,
-                    "count": entry.count,
-                    "event": privacy.encode(entry.event),
-                    "method": entry.method,
-                    "why": entry.why,
-                    "key": entry.key,
-                    "digest": entry.digest,
-                }
-                for entry in self.entries()
-            ]
-        )
+        columns = ("seq", "unit", "round", "count", "event", "method", "why", "key", "digest")
+        rows = [{name: getattr(entry, name) for name in columns} for entry in self.entries()]
+        return shown.frame([row | {"event": privacy.encode(row["event"])} for row in rows])
 
     def close(self) -> None:
         self._closing()

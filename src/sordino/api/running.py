@@ -173,7 +173,6 @@ class Run(shown.Tabular):
         from sordino.report import words
         from sordino.report.words import key_numbers
 
-        facts = [(name, value, remark) for name, value, remark in key_numbers(self._folder)]
         drawn = [
             shown.picture(each.title, str(each.svg), each.caption) for each in self.figures()[:2]
         ]
@@ -181,7 +180,7 @@ class Run(shown.Tabular):
         return shown.page(
             self.name,
             shown.sentences([words.promise(self._folder).sentence]),
-            shown.table(("", "", ""), facts),
+            shown.table(("", "", ""), key_numbers(self._folder)),
             *drawn,
             shown.sentences([where]),
         )

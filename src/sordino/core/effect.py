@@ -69,10 +69,13 @@ class Arrived(Frozen):
     message: Said
 
 
+Permits = tuple[Permit, ...]
+
+
 class Booked(Frozen):
     """The charge that :class:`Book` asked for is in the ledger, durably: a permit of every unit."""
 
-    permits: tuple[Permit, ...]
+    permits: Permits
 
 
 class Woke(Frozen):

@@ -52,6 +52,7 @@ from sordino.core.effect import (
     Left,
     Log,
     Open,
+    Permits,
     Request,
     Said,
     Send,
@@ -119,8 +120,8 @@ class Kernel(Generic[S]):
         self.heap: list[Flight] = sorted(moment.flights)  # a sorted list is a heap
         self.away = dict(moment.away)
         self.tasks: dict[int, Request] = {}
-        self.paid: dict[int, tuple[Permit, ...]] = {}
-        self.common: tuple[Permit, ...] = ()  # of a round that is charged to everybody
+        self.paid: dict[int, Permits] = {}
+        self.common: Permits = ()  # of a round that is charged to everybody
         self._closed = True
         # entry of the last charge of each unit that no row has priced yet
         self._unpriced: dict[str, tuple[int, Budget]] = {}
@@ -206,7 +207,7 @@ class Kernel(Generic[S]):
         """Return what a site says to what it was last asked; None if nothing."""
         return self.world.answer(site, number, self.tasks.get(site), self.permits(site))
 
-    def permits(self, site: int) -> tuple[Permit, ...]:
+    def permits(self, site: int) -> Permits:
         """Return the permits that a site works with."""
         return (*self.common, *self.paid.get(site, ()))
 
@@ -257,7 +258,7 @@ class Kernel(Generic[S]):
         """Keep a moment to resume from."""
         self.watcher.save(moment)
 
-    def booked(self, effect: Book, permits: tuple[Permit, ...]) -> None:
+    def booked(self, effect: Book, permits: Permits) -> None:
         """A round is in the ledger: go on."""
         self.tell(Booked(permits))
 
@@ -309,7 +310,7 @@ class Kernel(Generic[S]):
             self.away[site] = trip.until
         self.tell(Left(site))
 
-    def book(self, requests: Sequence[ChargeRequest]) -> tuple[Permit, ...]:
+    def book(self, requests: Sequence[ChargeRequest]) -> Permits:
         """Charge durably and hand out the permits; equal budgets share one transaction.
 
         Raises:

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 from sordino.base.compiled import watched as compiling
 from sordino.data.notices import noticed, watched
 from sordino.live.console import Making, Running
-from sordino.live.track import Maker, Tracking
+from sordino.live.track import Maker, Say, Tracking
 
 if TYPE_CHECKING:
     from sordino.core.records import Row
     from sordino.core.run.session import Going, Outcome
     from sordino.live.view import Live
 
-Say = Callable[[str], None]
 COMPILING = "  compiling for this machine: some seconds, and only once (the machine code is kept)"
 
 

@@ -63,12 +63,22 @@ from msgspec import UNSET
 
 from sordino.base.message import Task
 from sordino.core import records
-from sordino.core.effect import Arrived, Book, Booked, Joined, Left, Request, Said, Stop, Woke
+from sordino.core.effect import (
+    Arrived,
+    Book,
+    Booked,
+    Joined,
+    Left,
+    Permits,
+    Request,
+    Said,
+    Stop,
+    Woke,
+)
 from sordino.core.kernel import Kernel
 from sordino.core.world import KernelSnapshot, RunListener, S, ServerSide
 from sordino.network.server_session import Heard, ServerSession, reply_in, sendable
 from sordino.network.storage import Input, Journal, Kind, there_after
-from sordino.privacy import Permit
 
 if TYPE_CHECKING:
     from sordino.network.sums import Sums
@@ -237,7 +247,7 @@ class LiveKernel(NetworkKernel[S]):
         self._unbooked: set[int] = set()
         self._leaving: list[int] = []
         self._booking = 0
-        self._permits: tuple[Permit, ...] = ()
+        self._permits: Permits = ()
         self._start = self._clock() - moment.time
         self._order = moment.count
         self._saved = 0  # the input after which a moment was kept
@@ -503,7 +513,7 @@ class LiveKernel(NetworkKernel[S]):
         if asked is not None and not self.world.regime.expects(self.state, site, asked.number):
             self.session.settled(site, asked.number)
 
-    def booked(self, effect: Book, permits: tuple[Permit, ...]) -> None:
+    def booked(self, effect: Book, permits: Permits) -> None:
         """Go on when everybody who is there has booked the round as well. Who is not there books
         it on coming back: every site is charged for every round.
         """
@@ -616,7 +626,7 @@ class ScriptedKernel(NetworkKernel[S]):
         for site, why in self.world.faults():
             self.session.note(site, "too large", why)
 
-    def booked(self, effect: Book, permits: tuple[Permit, ...]) -> None:
+    def booked(self, effect: Book, permits: Permits) -> None:
         """Go on when everybody has booked the round as well."""
         sites = range(len(self.session.names))
         for site in sites:

@@ -86,7 +86,7 @@ from sordino.base.errors import (
 from sordino.base.frozen import Frozen
 from sordino.base.message import Compute, Reply, Task, Train, Turn, Vector, decode, encode
 from sordino.core import records
-from sordino.core.effect import Book
+from sordino.core.effect import Book, Permits
 from sordino.core.world import Arrays, ChargeRequest, EncodedSnapshot, SiteSide
 from sordino.network import frames
 from sordino.network.frames import STOPPED
@@ -196,7 +196,7 @@ class SiteSession:
         self.dimension = moment.model.size
         self.heard = self.welcomed = False
         self._incidents = Incidents(site.folder)
-        self._paid: tuple[Permit, ...] = ()
+        self._paid: Permits = ()
         self._refused: set[tuple[int, str]] = set()
         self._priced: dict[Any, float] = {}
         secret = site.agreed.study.privacy.entropy == "system"
@@ -503,7 +503,7 @@ class SiteSession:
         self._tasks.cut(self._count, ())
         return True
 
-    def _charged(self, requests: Sequence[ChargeRequest]) -> tuple[Permit, ...]:
+    def _charged(self, requests: Sequence[ChargeRequest]) -> Permits:
         """Book what is promised within this site's limit, and the rest beside it."""
         found: list[Permit] = []
         for counts in (True, False):

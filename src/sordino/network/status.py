@@ -17,7 +17,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,9 +29,8 @@ from sordino.base.errors import SordinoError, StudyError, printable
 from sordino.base.files import MIB, append_below
 from sordino.base.frozen import Frozen
 from sordino.core.files import replace_file, said_clearly
-from sordino.core.records import Row
-from sordino.core.run.folder import ABOUT
-from sordino.core.run.session import Going
+from sordino.core.run.folder import ABOUT, Show
+from sordino.core.run.session import Announce
 from sordino.live.federation import NAME, SiteStatus, Status, read
 from sordino.network.kit import Agreed
 
@@ -54,8 +53,8 @@ NAMED = 10
 class Shown:
     """Listeners: of rows of the run's log, of the beginning, and of messages."""
 
-    row: Callable[[Row], None]
-    begin: Callable[[Going], None]
+    row: Show
+    begin: Announce
     log: logging.Logger
 
 

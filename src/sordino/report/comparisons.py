@@ -38,9 +38,7 @@ def cost_of(run: Run) -> Costs | None:
     return regimes.teller(run.about.regime).costs(run)
 
 
-def costs(
-    groups: Sequence[Sequence[Run]], labels: Sequence[str], mean: str = ""
-) -> Iterator[Figure]:
+def costs(groups: curves.Groups, labels: Sequence[str], mean: str = "") -> Iterator[Figure]:
     """Yield messages of each group's runs, means over them, where a run tells of any.
 
     Args:
@@ -291,7 +289,7 @@ class Content:
 
     title: str
     labels: Sequence[str]
-    groups: Sequence[Sequence[Run]]
+    groups: curves.Groups
     warnings: Sequence[str]
     final: Table
     figures: Sequence[Figure | Matrix]
@@ -323,11 +321,7 @@ def render(content: Content) -> str:
 
 
 def figures_of(
-    groups: Sequence[Sequence[Run]],
-    labels: Sequence[str],
-    *,
-    claimed: bool,
-    sweep: curves.Sweep | None,
+    groups: curves.Groups, labels: Sequence[str], *, claimed: bool, sweep: curves.Sweep | None
 ) -> list[Figure]:
     """The figures of studies over seeds.
 

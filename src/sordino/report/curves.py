@@ -27,6 +27,8 @@ from sordino.core.regimes import Vocabulary, shared
 from sordino.core.run.reading import Run
 from sordino.core.statements import Curve, Figure, Mark, Panel, Series, look, points, smoothed
 
+Groups = Sequence[Sequence[Run]]
+"""The runs of each of several studies."""
 STRETCHES = 5  # rows that a run-time error is averaged over where it is drawn beside others
 
 
@@ -62,7 +64,7 @@ def band(curves: Sequence[Curve]) -> Series:
 
 
 def together(
-    groups: Sequence[Sequence[Run]],
+    groups: Groups,
     labels: Sequence[str],
     over: Literal["round", "steps", "epsilon"],
     *,

@@ -127,6 +127,9 @@ _PIECE = 1 << 20
 
 
 Table = Mapping[str, object]
+Heads = Mapping[str, tuple[int, str]]
+"""Of each unit's ledger the number of its last link, and the digest."""
+Show = Callable[[Row], None]
 N = TypeVar("N", Begin, Seal)
 
 
@@ -496,7 +499,7 @@ class Saved(Frozen, Generic[M], eq=False, forbid_unknown_fields=True):
     moment: M
     log_length: int
     regime: str
-    heads: Mapping[str, tuple[int, str]]
+    heads: Heads
     format: int = FORMAT
 
 
@@ -601,7 +604,7 @@ def read_checkpoint(folder: Path, play: Simulation, regime: str) -> Saved[Snapsh
     return Saved(moment, header.log_length, header.regime, header.heads)
 
 
-def checkpoint_heads(folder: Path) -> Mapping[str, tuple[int, str]]:
+def checkpoint_heads(folder: Path) -> Heads:
     """Return where the ledgers stood at the folder's checkpoint; nothing if it has none yet.
 
     Raises:
@@ -631,8 +634,8 @@ class RunLog:
         folder: Path,
         saved: Saved[Snapshot],
         every: int,
-        show: Callable[[Row], None],
-        heads: Callable[[], Mapping[str, tuple[int, str]]],
+        show: Show,
+        heads: Callable[[], Heads],
     ) -> None:
         self.folder, self.every, self.show, self.heads = folder, every, show, heads
         self.saved, self.regime, self._hurried = saved.moment.number, saved.regime, False

@@ -30,7 +30,7 @@ from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.core.files import replace_file, resumable, said_clearly
 from sordino.core.prepared import ELSEWHERE, PUBLIC, UNIT, PreparedRun, PrepareRun
-from sordino.core.records import About, Begin, Place, Result, Row, Seal, Spent, known, number
+from sordino.core.records import About, Begin, Place, Result, Seal, Spent, known, number
 from sordino.core.run.environment import (
     asked,
     compared,
@@ -55,6 +55,7 @@ from sordino.core.run.folder import (
     RunFolder,
     RunLog,
     Saved,
+    Show,
     differences,
     last_told,
     length_of,
@@ -113,11 +114,14 @@ class Going(Frozen):
     folder: Path
 
 
+Announce = Callable[[Going], None]
+
+
 def begin(
     study: Study,
     out: Path | None,
-    show: Callable[[Row], None],
-    announce: Callable[[Going], None],
+    show: Show,
+    announce: Announce,
     *,
     build: PrepareRun = builder.build,
     again: str | None = None,
@@ -215,8 +219,8 @@ def close_run_sets(study: Study, run: str, *, opened: bool) -> None:
 
 def resume(
     folder: Path,
-    show: Callable[[Row], None],
-    announce: Callable[[Going], None],
+    show: Show,
+    announce: Announce,
     *,
     modules: Path | None = None,
     build: PrepareRun = builder.build,
@@ -281,8 +285,8 @@ def describe(built: PreparedRun, run: str) -> About:
 def _play(
     folder: Path,
     about: About,
-    show: Callable[[Row], None],
-    announce: Callable[[Going], None],
+    show: Show,
+    announce: Announce,
     started: float,
     build: PrepareRun,
     modules: Path | None = None,
