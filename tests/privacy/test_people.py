@@ -757,12 +757,12 @@ def test_two_runs_that_others_can_end_do_not_stop_each_other(tmp_path: Path) -> 
     """The second one took what was left beside the plan of the first, and neither went on."""
     budget = Budget(epsilon((STEP, 20)) * (1 + 1e-9), 1e-5, "rdp")
     with (
-        LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2)]) as one,
+        LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2), of("c", 4)]) as one,
         LedgerSession.for_data(tmp_path, "two", [of("b", 2)]) as two,
     ):
         begun(two, budget.epsilon, ((STEP, 20),), others=True)
         begun(one, 50.0, ((STEP, 9),), others=True)
-        booked(one, "a", STEP, 4)
+        booked(one, "c", STEP, 4)  # and so it has begun on "a"
         with pytest.raises(HeldBack, match=r"decide when they end: one\."):
             booked(two, "b", STEP, 1, budget)
         one.finish()

@@ -87,11 +87,12 @@ def reserve(
 
 def _missing(ledger: Ledger, begin: Note, remaining: Remaining | None) -> Iterator[Charge]:
     run, planned, budgets = begin.name, ledger.planned(begin.name), _budgets(begin)
-    taken, done = _charged(ledger, run), ledger.charged_by(run) if planned else {}
+    taken, booked = _charged(ledger, run)
+    done = ledger.charged_by(run) if planned else {}
     events = {
         unit: _kind(budgets[unit], tuple(sorted(spent.items(), key=repr)))
         for unit, spent in taken.items()
-        if unit in budgets and unit not in planned
+        if unit in budgets and unit not in planned and unit not in booked
     }
     if remaining is None:
         left = {
@@ -103,7 +104,8 @@ def _missing(ledger: Ledger, begin: Note, remaining: Remaining | None) -> Iterat
             {unit: [event] for unit, event in events.items()},
             {unit: budgets[unit] for unit in events},
         )
-    for unit in taken:
+    # with its first charge on any unit, a run has begun on all
+    for unit in sorted({*taken, *(planned if taken else ())} - booked):
         rest = planned[unit] - done[unit] if unit in planned else Counter()
         if unit in events:
             most = left[unit]
@@ -121,8 +123,8 @@ def _missing(ledger: Ledger, begin: Note, remaining: Remaining | None) -> Iterat
             )
 
 
-def _charged(ledger: Ledger, run: str) -> dict[str, Counter[Event]]:
-    """All that a run has charged its units; without those whose rest is booked already."""
+def _charged(ledger: Ledger, run: str) -> tuple[dict[str, Counter[Event]], set[str]]:
+    """All that a run has charged its units, and those whose rest is booked already."""
     rows = ledger.connection.execute(
         "SELECT unit, event, count, key FROM entries WHERE key >= ? AND key < ? OR key >= ? AND "
         "key < ?",
@@ -133,7 +135,7 @@ def _charged(ledger: Ledger, run: str) -> dict[str, Counter[Event]]:
         found[unit][decode(text)] += count
         if _key(run, unit) in key:
             booked.add(unit)
-    return {unit: spent for unit, spent in found.items() if unit not in booked}
+    return found, booked
 
 
 def _key(run: str, unit: str) -> str:
