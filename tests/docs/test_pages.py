@@ -42,7 +42,7 @@ REASONS = {  # why blocks are not run, and how many
     "needs the tables": 1,
     "needs a broker and several machines": 5,
     "serves until it is stopped": 1,
-    "takes an hour": 2,
+    "takes an hour": 3,
     "takes hours": 9,
     "packages/sordino-nvflare/tests does": 1,
 }
