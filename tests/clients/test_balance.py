@@ -192,6 +192,12 @@ def test_a_plan_says_what_the_run_will_state(changes: list[str]) -> None:
     assert float(told[1]) == pytest.approx(stated, rel=2e-3)
 
 
+def test_a_plan_of_a_method_that_chooses_says_that_it_will_state_its_budget() -> None:
+    played(read(), "first")
+    priced, _ = build.plan(read('method={name="ali-dpfl", learning_rate=0.5}'))
+    assert any("it will state its whole budget" in warning for warning in priced.warnings)
+
+
 EVENTS = """
 name = "Again"
 [data]

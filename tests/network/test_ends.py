@@ -28,7 +28,7 @@ from sordino.network.server_session import Heard, ServerSession
 from sordino.network.status import Incidents, Reporter, Shown, conclude
 from sordino.network.storage import JOURNAL
 from sordino.network.transport import Event, Mailbox
-from sordino.privacy import Gaussian, LedgerSession, PoissonSampled, accountant
+from sordino.privacy import Gaussian, Ledger, LedgerSession, PoissonSampled, accountant
 from sordino.report.page import render
 
 from .conftest import Makes
@@ -151,6 +151,20 @@ def test_a_run_that_did_all_that_was_planned_states_what_it_spent(
     found.wait()
     for outcome in found.done.values():
         assert outcome.epsilon == (50.0 if early else outcome.spent)
+
+
+def test_a_site_plans_no_more_than_its_budget_pays_for(federate: Makes) -> None:
+    """Others count its plan in full, and would count more than was promised."""
+    found = federate("synchronous", ["privacy.epsilon=2.0"])
+    found.start()
+    found.wait()
+    folder = found.folder("site-0")
+    about = reading.load(folder).about
+    (pays, *_) = records.known(about.affordable_steps) or (None,)
+    with Ledger.open(folder / "ledger.sqlite", readonly=True) as ledger:
+        (planned,) = ledger.planned(str(about.run)).values()
+    assert planned.total() == pays
+    assert 2 * (records.number(about.R_s) or 0) > planned.total() > 0
 
 
 def test_a_round_with_a_deadline_waits_for_nobody_who_has_refused(federate: Makes) -> None:

@@ -724,14 +724,19 @@ def test_a_run_that_was_ended_before_its_first_charge_counts_in_full_when_it_goe
             assert two.epsilon("b", 1e-5, "rdp") == epsilon((STEP, 9))
             close_sets(one.ledger, "one")
             assert two.epsilon("b", 1e-5, "rdp") == epsilon((STEP, 9))
+        with (  # what was booked as its rest is not missing again
+            LedgerSession.for_data(folder, "one", [of("a", 1, 2)], begun=True),
+            LedgerSession.for_data(folder, "three", [of("c", 2)]) as three,
+        ):
+            assert three.epsilon("c", 1e-5, "rdp") == epsilon((STEP, 9))
 
 
 def test_a_run_without_a_plan_leaves_room_for_what_others_have_planned(tmp_path: Path) -> None:
     """Each held back the other for ever, though the budget was enough for the plan."""
     budget = Budget(epsilon((STEP, 20)) * (1 + 1e-9), 1e-5, "rdp")
     with (
-        LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2)]) as one,
-        LedgerSession.for_data(tmp_path, "two", [of("b", 2)]) as two,
+        LedgerSession.for_data(tmp_path, "z", [of("a", 1, 2)]) as one,
+        LedgerSession.for_data(tmp_path, "b", [of("b", 2)]) as two,
     ):
         begun(one, budget.epsilon, ((STEP, 9),), others=True)
         booked(one, "a", STEP, 2, budget)
