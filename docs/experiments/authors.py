@@ -17,19 +17,20 @@ import numpy as np
 import torch
 
 from sordino.data import partition, readers
-from sordino.training.evaluate import Evaluator
+from sordino.training.evaluate import Evaluation, Evaluator
 from sordino.training.flat import Flat
 from sordino.training.loss import loss_for
 from sordino.training.models import build
 from sordino.training.perexample.sums import ClippedSum, Examples
 
-DIVISOR, CLIENTS, Q = 64, 10, 0.015
+DIVISOR, CLIENTS = 64, 10
 SETTING: dict[str, float | str] = {
     "model": "cnn-large",
     "parts": "dirichlet",
     "clip": 0.1,
     "rate": 0.5,
     "noise": 1.1,
+    "q": 0.015,
     "tau": 2,
     "steps": 80,
     "merged": 1,
@@ -49,12 +50,14 @@ def main(given: list[str]) -> None:
     assert not changed, f"unknown: {changed}"
     model, clip, seed = str(said["model"]), float(said["clip"]), int(said["seed"])
     tau, steps, every = int(said["tau"]), int(said["steps"]), int(said["tell"])
+    q = float(said["q"])
     torch.set_num_threads(1)
     corpus = readers.load("fashion-mnist")
     train, test = corpus.train, corpus.test
     x, y = np.concatenate([train.x, test.x]), np.concatenate([train.y, test.y])
     rng = np.random.default_rng(seed)
-    dealt = WAYS[str(said["parts"])].split(y if said["merged"] else train.y, CLIENTS, rng)
+    named = y if said["merged"] else train.y
+    dealt = WAYS[str(said["parts"])].split(named, CLIENTS, rng, None)
     mine, theirs = [], []
     for part in dealt:
         mixed = rng.permutation(part)
@@ -75,9 +78,9 @@ def main(given: list[str]) -> None:
             flat.load(weights)
             count = len(client)
             for _ in range(local):
-                batch = torch.where(torch.rand(count) < int(count * Q) / count)[0]
+                batch = torch.where(torch.rand(count) < int(count * q) / count)[0]
                 if len(batch):
-                    clipped.of(client, batch, clip, total, expected=count * Q)
+                    clipped.of(client, batch, clip, total, expected=count * q)
                     noise = float(said["noise"]) * clip * torch.randn(flat.dim)
                     flat.weights.add_(total.float() + noise, alpha=-float(said["rate"]) / DIVISOR)
             mean.add_(flat.weights, alpha=count / sum(map(len, clients)))
@@ -88,7 +91,8 @@ def main(given: list[str]) -> None:
         if not whole:
             some = some[torch.randperm(len(held))[: len(held) // 5]]
         if whole or done > 0.6 * steps:
-            accuracy = 100 * evaluate(shown[some], labels[some]).accuracy
+            counted = evaluate.counted(shown[some], labels[some])
+            accuracy = 100 * Evaluation.of(counted).accuracy
             best = max(best, accuracy)
             looks += [(done, round(accuracy, 1))] if whole else []
     print(*given, looks, "best look", round(best, 1))
