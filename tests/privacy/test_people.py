@@ -774,3 +774,21 @@ def test_two_runs_that_others_can_end_do_not_stop_each_other(tmp_path: Path) -> 
         booked(two, "b", STEP, 11, budget)
         with pytest.raises(BudgetExceeded):
             booked(two, "b", STEP, 12, budget, key="more")
+
+
+def test_a_round_that_was_booked_twice_stops_nobody_beside_a_run_of_other_records(
+    tmp_path: Path,
+) -> None:
+    budget = Budget(epsilon((STEP, 9)) * (1 + 1e-9), 1e-5, "rdp")
+    with (
+        LedgerSession.for_data(tmp_path, "one", [of("a", 1)]) as one,
+        LedgerSession.for_data(tmp_path, "two", [of("b", 2)]) as two,
+    ):
+        begun(one, budget.epsilon, ((STEP, 9),), others=True)
+        booked(one, "a", STEP, 1, budget)
+        booked(one, "a", STEP, 1, budget, key="again")  # a round counts once of its plan
+        begun(two, 50.0, ((STEP, 5),), others=True)
+        booked(two, "b", STEP, 1)
+        booked(one, "a", STEP, 7, budget, key="more")
+        with pytest.raises(BudgetExceeded):
+            booked(one, "a", STEP, 1, budget, key="last")

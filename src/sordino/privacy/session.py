@@ -179,9 +179,10 @@ class LedgerSession:
             for charge in charges
         ]
         units = {name: unit for unit, name in self.names.items()}
-        admit = partial(self.prices.admit, units, self.run) if self.run else None
         most = budget if isinstance(budget, Budget) else self._least(budget)
         with self.ledger.transaction():
+            first = not self.ledger.charged_by(self.run)
+            admit = partial(self.prices.admit, units, self.run, first) if self.run else None
             permits = self.ledger.charge(named, most, admit)
             self._refuse_unplanned({charge.unit for charge in named})
         return tuple(

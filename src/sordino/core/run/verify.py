@@ -45,7 +45,6 @@ from sordino.core.run.folder import (
 from sordino.data.sets import is_ours
 from sordino.privacy import Entry, Event, Ledger, accountant, encode
 from sordino.privacy.chain import BEGIN, OTHERS, PROMISED, RECORDS, ROWS, SEAL, Note
-from sordino.privacy.reserve import reserve
 from sordino.privacy.rounding import epsilon_text
 from sordino.privacy.session import refuse_closed
 from sordino.privacy.storage import SECONDS, Clock, ledger_errors, seen_by_others
@@ -303,8 +302,8 @@ class _Verification:
             with readable(what, LedgerError), ledger_errors(ledger.path, self.clock):
                 if ledger.notes(RECORDS):
                     together = bounds(ledger, self.clock.check)
-                if reserve(ledger):
-                    whole = spendings(ledger, self.clock.check, Prices(ledger).rest())
+                if rest := Prices(ledger).rest():
+                    whole = spendings(ledger, self.clock.check, rest)
         stated = {} if terms is None else _stated(ledger, terms)
 
         def most_of(unit: str) -> float | None:

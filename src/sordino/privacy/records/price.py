@@ -141,7 +141,9 @@ class Prices:
         self._tables = _Tables()
         self._promised: dict[str, dict[str, Budget]] = {}  # of runs that have begun, by set
 
-    def admit(self, names: Mapping[str, str], run: str, budgets: Mapping[str, Budget]) -> None:
+    def admit(
+        self, names: Mapping[str, str], run: str, first: bool, budgets: Mapping[str, Budget]
+    ) -> None:
         """Refuse charges on sets that are about to be booked, if they exceed a budget.
 
         A charge on one set raises the history of every set that shares a record with it. So each
@@ -151,6 +153,7 @@ class Prices:
         Args:
             names: of this run's sets, for people.
             run: who charges.
+            first: whether it has charged nothing before.
             budgets: of the sets that are charged.
 
         Raises:
@@ -175,7 +178,7 @@ class Prices:
                     others.append((number, whose, budget))
                 elif budget != own.get(number):
                     mine.append((number, budget))
-        if tables.open:  # a run that could not carry out its plan beside theirs does not begin
+        if first and tables.open:  # who cannot carry out its plan beside theirs does not begin
             self._count(besides="")
         for number, budget in mine:
             unit = tables.sets[number].unit
