@@ -792,3 +792,18 @@ def test_a_round_that_was_booked_twice_stops_nobody_beside_a_run_of_other_record
         booked(one, "a", STEP, 7, budget, key="more")
         with pytest.raises(BudgetExceeded):
             booked(one, "a", STEP, 1, budget, key="last")
+
+
+def test_the_rest_that_is_booked_is_no_more_than_the_budget_pays_for_by_then(
+    tmp_path: Path,
+) -> None:
+    budget = Budget(epsilon((STEP, 20)) * (1 + 1e-9), 1e-5, "rdp")
+    with LedgerSession.for_data(tmp_path, "one", [of("a", 1)]) as one:
+        begun(one, budget.epsilon, ((STEP, 20),), others=True)
+        with LedgerSession.for_data(tmp_path, "two", [of("b", 1)]) as two:
+            booked(two, "b", STEP, 8)  # while the other one waits
+            two.finish()
+        booked(one, "a", STEP, 3, budget)
+        one.finish()
+    with LedgerSession.for_data(tmp_path, "three", [of("c", 1)]) as three:
+        assert three.epsilon("c", 1e-5, "rdp") == epsilon((STEP, 20))

@@ -30,6 +30,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -70,7 +71,8 @@ def reserve(
 ) -> list[Charge]:
     """The charges that are missing, of all runs or of one, on units that it charged.
 
-    Without ``remaining``, budgets pay for what a run has charged itself alone.
+    Without ``remaining``, budgets pay for what a run has charged itself alone. Of a plan all is
+    missing, also what other runs have made too much for the budget since: see :func:`paid`.
     """
     begins = ledger.notes(BEGIN) if run is None else (ledger.noted(BEGIN, run),)
     found = [begin for begin in begins if begin is not None and chose(ledger, begin)]
@@ -121,6 +123,23 @@ def _missing(ledger: Ledger, begin: Note, remaining: Remaining | None) -> Iterat
                 round=0,
                 key=f"{_key(run, unit)}/{place}",
             )
+
+
+def paid(ledger: Ledger, run: str, remaining: Remaining) -> list[Charge]:
+    """The charges that are missing of a run, no more of each event than its budget pays for."""
+    begin, found = ledger.noted(BEGIN, run), reserve(ledger, run, remaining)
+    if begin is None or not found:
+        return found
+    budgets, most = _budgets(begin), dict[tuple[str, Event], int]()
+    for event in {each.event for each in found if not isinstance(each.event, NonPrivate)}:
+        units = [each.unit for each in found if each.event == event]
+        left = remaining({unit: [event] for unit in units}, {unit: budgets[unit] for unit in units})
+        most |= {(unit, event): n for unit, n in left.items() if n is not None}
+    return [
+        replace(each, count=min(each.count, most.get((each.unit, each.event), each.count)))
+        for each in found
+        if most.get((each.unit, each.event), 1)
+    ]
 
 
 def _charged(ledger: Ledger, run: str) -> tuple[dict[str, Counter[Event]], set[str]]:
