@@ -155,7 +155,9 @@ class Partition(Section):
 
     kind: str
 
-    def split(self, labels: Labels, clients: int, rng: Generator, column: Labels | None) -> Parts:
+    def split(
+        self, labels: Labels, clients: int, rng: Generator, column: Labels | None = None
+    ) -> Parts:
         """Deal examples to clients.
 
         Args:
@@ -184,7 +186,9 @@ class Iid(Partition):
 
     kind: Literal["iid"] = "iid"
 
-    def split(self, labels: Labels, clients: int, rng: Generator, column: Labels | None) -> Parts:
+    def split(
+        self, labels: Labels, clients: int, rng: Generator, column: Labels | None = None
+    ) -> Parts:
         """Deal ``len(labels)`` examples to ``clients``."""
         order = rng.permutation(len(labels)).astype(np.int64)
         size, more = divmod(len(labels), clients)  # the first ones have one more
@@ -208,7 +212,9 @@ class Dirichlet(Partition):
     beta: Positive
     minimum: AtLeastOne = 10
 
-    def split(self, labels: Labels, clients: int, rng: Generator, column: Labels | None) -> Parts:
+    def split(
+        self, labels: Labels, clients: int, rng: Generator, column: Labels | None = None
+    ) -> Parts:
         """Deal ``len(labels)`` examples to ``clients``, each at least ``minimum``."""
         if clients * self.minimum > len(labels):
             raise StudyError(
@@ -273,7 +279,9 @@ class Shards(Partition):
     fragments: AtLeastOne = 400
     each: AtLeastOne = 40
 
-    def split(self, labels: Labels, clients: int, rng: Generator, column: Labels | None) -> Parts:
+    def split(
+        self, labels: Labels, clients: int, rng: Generator, column: Labels | None = None
+    ) -> Parts:
         """Deal fragments; where clients * each < fragments, the rest stays unused."""
         if self.fragments < clients * self.each:
             raise StudyError(
@@ -300,7 +308,9 @@ class Column(Partition):
 
     kind: Literal["column"] = "column"
 
-    def split(self, labels: Labels, clients: int, rng: Generator, column: Labels | None) -> Parts:
+    def split(
+        self, labels: Labels, clients: int, rng: Generator, column: Labels | None = None
+    ) -> Parts:
         """Group by ``column``; nothing is drawn from ``rng``."""
         if column is None:
             raise StudyError(

@@ -52,8 +52,8 @@ class Hello(Frame, tag="hello"):
     code: str
     last: Number
     booked: Number = 0
-    task: tuple[int, bytes] = (0, b"")
-    round: tuple[int, bytes] = (0, b"")
+    task: tuple[Number, bytes] = (0, b"")
+    round: tuple[Number, bytes] = (0, b"")
 
 
 class Say(Frame, tag="say"):

@@ -20,13 +20,13 @@ from typing import Any
 import msgspec
 
 from sordino.base.errors import LedgerError, SordinoError, StudyError
-from sordino.base.files import json_of, object_of, open_below, readable, there, toml_of
+from sordino.base.files import json_of, open_below, readable, there, toml_of
 from sordino.base.fingerprints import KEYED
 from sordino.base.frozen import Frozen
 from sordino.base.registry import below
 from sordino.core.prepared import ELSEWHERE
 from sordino.core.prepared import UNIT as TEST
-from sordino.core.records import number
+from sordino.core.records import Count, number
 from sordino.core.run.folder import (
     ABOUT,
     CHECKPOINT,
@@ -58,6 +58,13 @@ Row = dict[str, Any]
 Spent = tuple[tuple[Event, int], ...]
 Opened = tuple[Ledger, Note, Note | None]
 """A ledger that is whole, the beginning of the run, and its seal."""
+
+
+class _Numbered(Frozen):
+    """A row of the log of whatever regime: its kind and its number."""
+
+    kind: str = ""
+    round: Count = 0
 
 
 class Terms(Frozen):
@@ -414,10 +421,14 @@ class _Verification:
         charges of the first time. It is read without its regime, which may not be known here.
         """
         last = 0
-        with readable(folder / LOG), open_below(folder, LOG) as log:
+        with open_below(folder, LOG) as log:
             for line in log:
-                row = object_of(line, folder / LOG)
-                now = row["round"] if row["kind"] == "round" else last
+                try:
+                    row = msgspec.json.decode(line, type=_Numbered)
+                except (msgspec.MsgspecError, RecursionError):
+                    self.problems.append(f"{folder / LOG}: a line cannot be read")
+                    return
+                now = row.round if row.kind == "round" else last
                 if now < last:
                     self.problems.append(
                         f"{folder / LOG}: round {now} follows {last}, so the run was set back and "
