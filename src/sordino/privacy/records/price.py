@@ -493,7 +493,7 @@ class Prices:
     def rest(self) -> dict[str, Counter[Event]]:
         """What runs could still charge each unit, where they or others choose how much that is."""
         found = dict[str, Counter[Event]]()
-        if store.knows_records(self.ledger.connection):
+        if self.ledger.notes(RECORDS):
             self._now()
             self._count(besides="")
             found = dict(self._tables.rest)
