@@ -552,6 +552,11 @@ class Ledger:
                 ]
             )
 
+    def has_charged(self, run: str) -> bool:
+        """Tell whether a run has charged anything; its keys begin with its name."""
+        query = "SELECT 1 FROM entries WHERE key >= ? AND key < ? LIMIT 1"
+        return bool(self._ask(query, f"{run}/", f"{run}0"))
+
     def planned(self, run: str) -> dict[str, Counter[Event]]:
         """Return the charges that a run has planned on its units, where it has noted them."""
         begin = self.noted(BEGIN, run)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -181,7 +182,7 @@ class LedgerSession:
         units = {name: unit for unit, name in self.names.items()}
         most = budget if isinstance(budget, Budget) else self._least(budget)
         with self.ledger.transaction():
-            first = not self.ledger.charged_by(self.run)
+            first = not self.ledger.has_charged(self.run)
             admit = partial(self.prices.admit, units, self.run, first) if self.run else None
             permits = self.ledger.charge(named, most, admit)
             self._refuse_unplanned({charge.unit for charge in named})
@@ -199,9 +200,16 @@ class LedgerSession:
         begin = self.ledger.noted(BEGIN, self.run) if self.run else None
         if begin is None or not begin.facts.get(OTHERS):
             return
-        planned, done = self.ledger.planned(self.run), self.ledger.charged_by(self.run)
-        for name in names:
-            if name in planned and not done[name] <= planned[name]:
+        planned = self.ledger.planned(self.run)
+        # what all runs have booked is quickly known, and hardly ever more than the plan
+        near = [
+            name
+            for name in names
+            if name in planned and not Counter(self.ledger.booked(name)) <= planned[name]
+        ]
+        done = self.ledger.charged_by(self.run) if near else {}
+        for name in near:
+            if not done[name] <= planned[name]:
                 raise BudgetExceeded(
                     f"{self.ledger.path}: run {self.run} plans no such charge on {name}, or not as "
                     "many, and others count what it plans"
