@@ -301,7 +301,9 @@ def _step(when: Any, due: Any, count: int, event: int, rate: float, powers: Any)
         due[i] += rate * powers[event - when[i]]
 
 
-@compiled(fastmath=_SUMS)
+# In one order: a sum that is a vector becomes none where the arrays lie close in memory, so that
+# its last bits would follow from that.
+@compiled()
 def _square(sums: Any, product: Any, count: int, alpha: float, powers: Any) -> float:
     """Return W^2 |S|^2 after an event, the last of so many in the server's list."""
     newer, squares, total = sums[0], sums[1], 0.0
