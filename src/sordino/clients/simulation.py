@@ -26,6 +26,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.base.arrays import below
 from sordino.base.entropy import Entropy
 from sordino.base.errors import RemoteProtocolError
 from sordino.base.frozen import Frozen
@@ -425,13 +426,7 @@ class PassSimulation(Simulation[Any]):
     def remember(self, memories: Mapping[str, NDArray[Any]]) -> None:
         """Have clients carry what they carried when the run was saved."""
         for site, client in enumerate(self.clients):
-            own = f"{site}."
-            found = {
-                name.removeprefix(own): values
-                for name, values in memories.items()
-                if name.startswith(own)
-            }
-            client.passes.restore(found)
+            client.passes.restore(below(f"{site}.", memories))
 
     def forgotten(self, state: Any) -> None:
         """Return None: passes have numbers of their own."""

@@ -73,6 +73,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from sordino.base.arrays import below
 from sordino.base.errors import (
     BudgetExceeded,
     HeldBack,
@@ -164,13 +165,9 @@ def unpacked(packed: EncodedSnapshot) -> SiteMoment:
     Raises:
         ValueError: if it cannot be one.
     """
-    rest, vectors = msgspec.json.decode(packed.rest, type=_Rest), packed.vectors
-    carried = {
-        name.removeprefix(CARRIED): values
-        for name, values in vectors.items()
-        if name.startswith(CARRIED)
-    }
-    return SiteMoment(rest.number, rest.steps, vectors["model"], rest.ended, rest.count, carried)
+    rest, model = msgspec.json.decode(packed.rest, type=_Rest), packed.vectors["model"]
+    carried = below(CARRIED, packed.vectors)
+    return SiteMoment(rest.number, rest.steps, model, rest.ended, rest.count, carried)
 
 
 class SiteSession:

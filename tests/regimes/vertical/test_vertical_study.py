@@ -20,7 +20,7 @@ from sordino.core import statements
 from sordino.core import study as studies
 from sordino.core.run.folder import RunLog, Saved
 from sordino.privacy import Gaussian, Pure, accountant
-from sordino.regimes.vertical.plan import affordable_events, label_epsilon
+from sordino.regimes.vertical.plan import label_epsilon, promised, schedule
 from sordino.regimes.vertical.study import TEMPLATE as VERTICAL
 from sordino.regimes.vertical.study import VerticalPrivacy, VerticalStudy
 
@@ -342,7 +342,7 @@ def test_the_template_is_a_study_without_a_promise(tmp_path: Path) -> None:
         20_000,
     )
     assert study.stride == 200
-    assert affordable_events(study) is None
+    assert schedule(study).affordable(promised(study)) is None
     assert "No privacy guarantee" in statements.guarantee(study, None)
 
 

@@ -52,7 +52,7 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 
-from sordino.base.arrays import Ints
+from sordino.base.arrays import Ints, below
 from sordino.base.entropy import Entropy, History
 from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.base.message import Contribution, Masked, Train, TrainInOrder, Update, Vector
@@ -241,7 +241,8 @@ class Synchronous(Rules[State]):
         kept: dict[str, Any] = dict(packed.vectors)
         last = tuple(kept.pop(f"model.{i}", None) for i in range(len(self.terms.sizes)))
         kept["models"] = last if self.method.wants.raw else ()
-        noise = {name: kept.pop(name) for name in list(kept) if name.startswith(aggregate.NOISE)}
+        noise = below(aggregate.NOISE, kept)
+        kept = {name: each for name, each in kept.items() if not name.startswith(aggregate.NOISE)}
         rest = msgspec.json.decode(packed.rest)
         if isinstance(steps := rest.get("steps"), list):  # as numerics 5 and before wrote it
             kept["steps"] = np.array(steps, np.int64)
@@ -253,10 +254,7 @@ class Synchronous(Rules[State]):
         ):
             raise ValueError("its vectors have different lengths")
         memory = msgspec.convert(state.memory, self.method.memory)
-        if not noise:
-            return replace(state, memory=memory)
-        found = {name.removeprefix(aggregate.NOISE): each for name, each in noise.items()}
-        return replace(state, memory=memory, noise=Memory.of(found))
+        return replace(state, memory=memory, noise=Memory.of(noise) if noise else None)
 
     def faults(self, before: State, after: State) -> Faults:
         """Return the clients whose answers the method could not use in the round that closed."""

@@ -42,7 +42,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sordino.base.arrays import Array, Floats, Ints
+from sordino.base.arrays import Array, Floats, Ints, below
 from sordino.base.entropy import Contents, History, Numbered, raw
 from sordino.base.errors import RemoteProtocolError, StudyError
 from sordino.base.message import Derivative, Embedding, Passive, Turn, Vector, numbers, packed
@@ -148,15 +148,6 @@ class Engine:
     def unpack(self, kept: Mapping[str, Array]) -> None:
         """Restore the state that :meth:`pack` returned."""
         raise NotImplementedError
-
-
-def below(prefix: str, arrays: Mapping[str, Array]) -> Arrays:
-    """Return the arrays whose names begin so, by the rest of their names."""
-    return {
-        name.removeprefix(prefix): values
-        for name, values in arrays.items()
-        if name.startswith(prefix)
-    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,9 +59,9 @@ import torch
 from numba import types
 from numpy.typing import NDArray
 
-from sordino.base.arrays import Bools, Ints
+from sordino.base.arrays import Bools, Ints, below
 from sordino.base.compiled import compiled
-from sordino.regimes.vertical.halves import Arrays, Engine, Played, Weights, below
+from sordino.regimes.vertical.halves import Arrays, Engine, Played, Weights
 from sordino.regimes.vertical.models import Net
 
 Array = NDArray[np.float32]

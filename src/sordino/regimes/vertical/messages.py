@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sordino.base.arrays import below
 from sordino.base.errors import RemoteProtocolError
 from sordino.base.message import Derivative, Labels, Passive, Turn
 from sordino.core.effect import Arrived, Effect, Event, Learn, Learned, Left, Send, Skip
@@ -35,7 +36,6 @@ from sordino.regimes.vertical.halves import (
     Rows,
     Server,
     Weights,
-    below,
 )
 from sordino.regimes.vertical.method import Mask
 from sordino.regimes.vertical.protocol import EventRules, EventState

@@ -577,14 +577,15 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
     def server(self, folder: Path, run: str, pays: Affordable, test: Dataset | None) -> PreparedRun:
         """Make the objects at the server, which has no data, with its ledger in ``folder``."""
         split, study, fingerprint = self.split, self.study, self._fingerprint("elsewhere")
+        ledgers = self._ledgers(folder, run, prices.units(study), fingerprint, public=True)
         server = VerticalServer(
             split=split,
             run_id=run,
             engine=self._server_model,
             stream=Arranged(split.stream),
             entropy=partial(Seeded, study.seed),  # it estimates accuracy, and tells no labels
-            affordable_steps=appearances(study, pays),
-            ledgers=self._ledgers(folder, run, prices.units(study), fingerprint, public=True),
+            affordable_steps=appearances(study, pays, ledgers),
+            ledgers=ledgers,
         )
         mine = {"server": split.flats()["server"]}
         return replace(server.prepared("messages"), named=partial(named, mine))
@@ -618,7 +619,7 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
             engine=self._server_model,
             stream=Arranged(stream_of(study, data)),
             entropy=partial(answering, study, run, shape, folder),
-            affordable_steps=appearances(study, pays),
+            affordable_steps=appearances(study, pays, ledgers),
             ledgers=ledgers,
             site=index,
             party=party,

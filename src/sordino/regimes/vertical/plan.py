@@ -38,7 +38,6 @@ from sordino.privacy import (
     Pure,
     Repeated,
 )
-from sordino.privacy.accounting import Spent
 from sordino.privacy.budget import left_out
 from sordino.privacy.records import Records
 from sordino.privacy.rounding import epsilon_text
@@ -220,13 +219,6 @@ def schedule(study: VerticalStudy) -> Schedule:
     return Schedule(budgets=dict.fromkeys(found, budget), charged="appearances", stages=found)
 
 
-def affordable_events(study: VerticalStudy, spent: Spent = ()) -> int | None:
-    """Return for how many events of an entity the budget pays after ``spent``; None: any number."""
-    if study.privacy.unit == "none" or study.privacy.delta is None:
-        return None
-    return schedule(study).affordable(promised(study), spent)
-
-
 def price(study: VerticalStudy) -> Plan:
     """Return the plan of a calibrated study."""
     privacy, events = study.privacy, study.horizon
@@ -250,7 +242,7 @@ def price(study: VerticalStudy) -> Plan:
         used=times,
         epsilon=spent[unit],
         curve=(spent[unit],),
-        warnings=(*warnings(study), *more),
+        warnings=(*warnings(study, most), *more),
         releases=tuple((each, _in_words(study, each), epsilon) for each, epsilon in spent.items()),
     )
 
@@ -330,8 +322,8 @@ def _in_words(study: VerticalStudy, unit: str) -> str:
     return f"{response}; {held}, at each of {study.data.parties} parties"
 
 
-def warnings(study: VerticalStudy) -> Sequence[str]:
-    """Return what to look at before running."""
+def warnings(study: VerticalStudy, most: int | None) -> Sequence[str]:
+    """Return what to look at before running, where the budget pays for ``most`` appearances."""
     found, privacy = [], study.privacy
     if privacy.memoised and study.data.repeats:
         found.append(
@@ -350,7 +342,6 @@ def warnings(study: VerticalStudy) -> Sequence[str]:
             f"randomised response at epsilon = {epsilon_text(label_epsilon(study))} costs "
             f"accuracy: {LABEL_COST}"
         )
-    most = affordable_events(study)
     if most is not None and most < privacy.appearances:
         found.append(
             f"the budget pays for {most} appearances of an entity, and privacy.appearances "

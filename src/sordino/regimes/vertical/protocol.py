@@ -79,16 +79,6 @@ class EventState:
     given_up: set[int] = field(default_factory=set)
     dropped: int = 0
 
-    @property
-    def number(self) -> int:
-        """Events that are over."""
-        return self.closed
-
-    @property
-    def ended(self) -> str | None:
-        """A stream has no end that the server knows of."""
-        return None
-
 
 @dataclass(frozen=True, slots=True)
 class EventRules:

@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from msgspec import UNSET
 
-from sordino.base.arrays import Array, Ints
+from sordino.base.arrays import Array, Ints, below
 from sordino.base.entropy import Entropy, Seeded
 from sordino.base.frozen import Frozen
 from sordino.base.message import Derivative, Embedding, Query, Vector, encode
@@ -82,12 +82,11 @@ from sordino.mechanisms.response import RandomisedResponse, secret
 from sordino.privacy import Allowance, Budget, Charge, LedgerSession, Permits, accountant
 from sordino.privacy.accounting import Spent
 from sordino.privacy.rounding import epsilon_text
-from sordino.regimes.vertical.halves import Arrays, Engine, EventPath, Graph, Played, below
+from sordino.regimes.vertical.halves import Arrays, Engine, EventPath, Graph, Played
 from sordino.regimes.vertical.method import Mask
 from sordino.regimes.vertical.models import Split, make_party, make_server, named, rates
 from sordino.regimes.vertical.plan import (
     BLOCK,
-    affordable_events,
     charges,
     feature_charges,
     label_charges,
@@ -95,6 +94,7 @@ from sordino.regimes.vertical.plan import (
     party_unit,
     price,
     promised,
+    schedule,
     units,
     unprotected,
 )
@@ -739,23 +739,23 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Affordable) -> Pre
         engine=partial(_engine, split, noise),
         stream=Arranged(stream, split.held),
         entropy=partial(answering, study, run, shape, folder),
-        affordable_steps=appearances(study, pays, ledgers.histories(promised(study))),
+        affordable_steps=appearances(study, pays, ledgers),
         ledgers=ledgers,
     )
     return events.prepared(path(split))
 
 
-def appearances(
-    study: VerticalStudy, pays: Affordable, spent: Sequence[Spent] = ((),)
-) -> list[int] | None:
-    """Return in how many events an entity may take part after what its records have ``spent``, as
-    was found first (``pays``); None without privacy.
+def appearances(study: VerticalStudy, pays: Affordable, ledgers: LedgerSession) -> list[int] | None:
+    """Return in how many events an entity may take part after what ``ledgers`` hold of it, as was
+    found first (``pays``); None without privacy.
     """
     if study.privacy.unit == "none" or pays is not None:
         return None if pays is None else [pays[0]]
-    found = [most for each in spent if (most := affordable_events(study, each)) is not None]
-    most = min(*found, study.privacy.appearances) if found else study.horizon * study.method.batch
-    return [most]
+    asked, unit = schedule(study), promised(study)
+    left = asked.of(unit).affordable_in(ledgers, 1, alone=True)
+    most = left[unit] if unit in left else asked.affordable(unit)
+    whole = study.horizon * study.method.batch
+    return [whole if most is None else min(most, study.privacy.appearances)]
 
 
 def path(split: Split) -> EventPath:
