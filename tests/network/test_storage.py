@@ -59,25 +59,6 @@ def test_a_journal_with_a_changed_byte_ends_before_it(tmp_path: Path) -> None:
         assert "bytes are damaged" in journal.damage
 
 
-def test_a_journal_of_before_has_no_history_until_it_begins_anew(tmp_path: Path) -> None:
-    """Noise of what it leads to was drawn over none."""
-    written(tmp_path)
-    for _ in range(2):
-        old = Journal(tmp_path, history=History())
-        assert old.history is None
-        old.append(Input(4, 2.0, "down", 1))
-        old.close()
-    old = Journal(tmp_path, history=History())
-    old.cut(4, [])
-    assert old.history is not None
-    begun = old.history.digest
-    old.close()
-    with closing(Journal(tmp_path, history=History())) as again:
-        assert again.history is not None
-        again.enter(again.before(4))
-        assert again.history.digest == begun != b""
-
-
 @pytest.mark.parametrize("content", [b"", bytes(200), None])
 def test_a_journal_of_which_nothing_can_be_read_begins_another_history(
     content: bytes | None, tmp_path: Path

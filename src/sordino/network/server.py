@@ -66,9 +66,7 @@ class Farewell(Frozen, tag="farewell", tag_field="kind"):
     rounds: tuple[tuple[int, str], ...] = ()
 
 
-_last: msgspec.msgpack.Decoder[Farewell | frames.Bye] = msgspec.msgpack.Decoder(
-    Farewell | frames.Bye
-)
+_last = msgspec.msgpack.Decoder(Farewell)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,8 +230,6 @@ def farewell(folder: Path, options: ServerOptions, seconds: float) -> int:
     with readable(folder / LAST, missing="this run has not ended yet"):
         last = _last.decode(read_below(folder, LAST, most=GIB))
     (folder / JOURNAL).unlink(missing_ok=True)
-    if isinstance(last, frames.Bye):  # of a version before
-        last = Farewell(last)
     dimension, mailbox = len(last.bye.model) // 4, Mailbox()
     run = str(known(reading.load(folder).about.run))
     with closing(options.opens(frames.limit(dimension), mailbox)) as hub:

@@ -146,9 +146,7 @@ class Journal:
     Args:
         durable: whether each input waits for the disk, so that it also outlives a power failure. A
             killed process loses none in either case.
-        history: takes in every input that is acted on, and so is the same after a kill. The journal
-            of a version without histories, whose first record is another one, goes on without until
-            it begins anew: the noise of what it leads to was drawn over none.
+        history: takes in every input that is acted on, and so is the same after a kill.
         lost: called before anything is written where inputs may be missing that were acted on:
             there are none, or some are damaged.
 
@@ -177,12 +175,9 @@ class Journal:
             lost()
         self._file.truncate(self._intact)
         self._count, self.size = len(self._before), self._intact
-        self._first_history = None
         if history is not None and not self._before:
             self._begin(0, ())
             self._before = list(self._read())
-        elif history is not None and self._before[0].kind != "history":
-            self.history, self._first_history = None, history
 
     @property
     def large(self) -> bool:
@@ -247,8 +242,6 @@ class Journal:
         the history, which stands before them.
         """
         self._before = []
-        if self._first_history is not None:
-            self.history, self._first_history = self._first_history, None
         self._begin(count, first)
 
     def _begin(self, count: int, first: Sequence[Input]) -> None:

@@ -64,7 +64,7 @@ from sordino.core.study.base import Study
 from sordino.core.world import EncodedSnapshot, Simulation, Snapshot
 from sordino.privacy import Ledger
 from sordino.privacy.chain import BEGIN, canonical
-from sordino.privacy.session import refuse_closed, refuse_missing
+from sordino.privacy.session import data_ledger, refuse_missing
 
 # Theory of operation.
 #
@@ -327,23 +327,17 @@ class RunFolder(Frozen):
             ResumeError: if no ledger knows the run.
             LedgerError: if its note lacks a part.
         """
-        local = study.privacy.ledger == "run"
-        ledger = self.path / LEDGER
-        kept = self.path if local else Path(study.privacy.ledger).expanduser()
-        if local:
-            refuse_odd(ledger)
-            refuse_missing(ledger)
-        else:
-            refuse_closed(kept)
-        for path in [ledger] if local else sorted(kept.glob("*.sqlite")):
-            with Ledger.open(path, readonly=True) as opened:
-                found = opened.noted(BEGIN, run)
-                if found is not None:
-                    return self.fit(found.facts, Begin)
+        kept = study.privacy.ledger
+        path = self.path / LEDGER if kept == "run" else data_ledger(Path(kept).expanduser())
+        refuse_odd(path)
+        refuse_missing(path)
+        with Ledger.open(path, readonly=True) as opened:
+            if (found := opened.noted(BEGIN, run)) is not None:
+                return self.fit(found.facts, Begin)
         raise ResumeError(
-            f"{ledger if local else kept}: no ledger here knows of run {run}, which run.json "
-            "names: it was made anew, replaced by another, or belongs to another run. Put back "
-            "the ledger that the run began with, or begin a new run"
+            f"{path}: no ledger here knows of run {run}, which run.json names: it was made anew, "
+            "replaced by another, or belongs to another run. Put back the ledger that the run "
+            "began with, or begin a new run"
         )
 
     def fit(self, facts: Table, kind: type[N]) -> N:
