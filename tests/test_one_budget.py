@@ -688,6 +688,23 @@ def test_public_rows_that_look_like_training_rows_are_refused_before_anything_is
     assert run(tmp_path, "two", file, *DP_SGD).epsilon == pytest.approx(epsilon(3))
 
 
+def test_a_person_does_not_train_and_stand_in_a_public_test_file(tmp_path: Path) -> None:
+    """Only a ledger of the data noticed it; the page promised epsilon for all rows of a person."""
+    data = 'data={file="%s", test="file", test_file="%s", clients=3, person="who", person_rows=2}'
+    earlier, own = saved(tmp_path, "earlier.csv", table()), 'privacy.ledger="run"'
+    for later, refused in ((table().tail(2), True), (table().with_columns(who=pl.lit("q")), False)):
+        file = saved(tmp_path, "later.csv", later)
+        path = tmp_path / "study.toml"
+        path.write_text(SYNCHRONOUS)
+        changes = [data % (earlier, file), 'model.name="logistic"', "privacy.epsilon=20.0", own]
+        asked = studies.read(path, [*changes, *DP_SGD])
+        if refused:
+            with pytest.raises(StudyError, match=r"about the same people .*nothing would protect"):
+                regimes.plan(asked)
+        else:
+            assert regimes.plan(asked)[0].epsilon > 0
+
+
 def people(at_several: bool) -> pl.DataFrame:
     """Sixty people of two rows each, or ten rows that share a person with another client's rows."""
     frame = plain()

@@ -154,6 +154,21 @@ def test_threads_take_turns_to_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     assert charges == [2, 2]
 
 
+def test_a_sample_is_of_the_thread_that_drew_it(tmp_path: Path) -> None:
+    """It was one for all: a sum was refused rightly drawn, and a second one of a sample taken."""
+    rows = np.ones((3, 2))
+    with so.Ledger.create(tmp_path / "a.sqlite", units=["a"]) as ledger:
+        add_noise = made(ledger=ledger, noise_multiplier=4.0, sampling_rate=0.5, steps=9)
+        add_noise.sample(3)
+        others = [threading.Thread(target=add_noise.sample, args=[3]) for _ in range(2)]
+        for each in others:
+            each.start()
+            each.join()
+        add_noise(rows)
+        with pytest.raises(so.StudyError, match="of its own"):
+            add_noise(rows)
+
+
 def test_a_thread_that_cannot_charge_is_told_which_one_can(tmp_path: Path) -> None:
     failed: list[str] = []
 

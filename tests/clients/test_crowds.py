@@ -198,19 +198,21 @@ def test_words_and_persons_are_those_of_the_source(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text(f"a,label,garden,who\n{rows}\n")
     text = STUDY.format(file="rows.csv", clients=3, rate=0.5)
     text = text.replace('client_column = "client"', 'client_column = "garden"')
-    text = text.replace('test = "file"', 'person = "who"\nperson_rows = 1')
-    (tmp_path / "study.toml").write_text(text)
-    (tmp_path / "mapped.toml").write_text(text.replace("rows.csv", "rows.mapped"))
+    (tmp_path / "test.csv").write_text("a,label,garden,who\n9.5,1,c0,q0\n9.7,0,c1,q1\n")
+    people, tested = 'person = "who"\nperson_rows = 1', 'test = "file"\n'
+    (tmp_path / "study.toml").write_text(
+        text.replace(tested, f'{tested}test_file = "test.csv"\n{people}\n')
+    )
+    (tmp_path / "mapped.toml").write_text(
+        text.replace("rows.csv", "rows.mapped").replace(tested, f"{tested}{people}\n")
+    )
     source = read(tmp_path / "study.toml")
     converted(source, tmp_path / "rows.mapped")
     mapped_too = read(tmp_path / "mapped.toml")
+    first, second = (federation(each, identify=True) for each in (source, mapped_too))
     one: Any
     other: Any
-    for one, other in zip(
-        federation(source, identify=True).parts,
-        federation(mapped_too, identify=True).parts,
-        strict=True,
-    ):
+    for one, other in zip((*first.parts, first.test), (*second.parts, second.test), strict=True):
         assert np.array_equal(one.words, other.words)
         assert np.array_equal(one.people, other.people)
         assert one.fingerprint() == other.fingerprint()

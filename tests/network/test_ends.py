@@ -29,6 +29,7 @@ from sordino.network.status import Incidents, Reporter, Shown, conclude
 from sordino.network.storage import JOURNAL
 from sordino.network.transport import Event, Mailbox
 from sordino.privacy import Gaussian, Ledger, LedgerSession, PoissonSampled, accountant
+from sordino.privacy.chain import BEGIN
 from sordino.report.page import render
 
 from .conftest import Makes
@@ -126,7 +127,8 @@ def test_who_may_have_been_ended_by_looking_states_the_budget(name: str, federat
     hand.answer(hand.get(frames.Ask))
     hand.send(frames.Refuse(hand.get(frames.Ask).number, "I have seen enough"))
     found.wait()
-    whole_plan = 16  # two steps in eight rounds
+    # two steps in eight rounds; an edge may be asked for all updates, and lose as many
+    whole_plan = {"synchronous": 16, "asynchronous": 48}[name]
     event = PoissonSampled(0.2, Gaussian(1.0))
     for each, outcome in found.done.items():
         folder, ends = found.folder(each), reading.load(found.folder(each))
@@ -134,11 +136,10 @@ def test_who_may_have_been_ended_by_looking_states_the_budget(name: str, federat
         assert not verdict.problems
         assert outcome.spent < outcome.epsilon == ends.guaranteed == verdict.epsilon == 50.0
         assert ends.chosen
-        if name == "synchronous":
-            price = accountant("rdp").epsilon([(event, whole_plan)], 1e-3)
-            counted = verify(folder / "ledger.sqlite").epsilon
-            assert outcome.spent < price
-            assert counted == pytest.approx(price, rel=1e-6)
+        price = accountant("rdp").epsilon([(event, whole_plan)], 1e-3)
+        counted = verify(folder / "ledger.sqlite").epsilon
+        assert outcome.spent < price
+        assert counted == pytest.approx(price if outcome.spent else 0.0, rel=1e-6)
 
 
 @pytest.mark.parametrize(("name", "early"), [("synchronous", False), ("asynchronous", True)])
@@ -151,6 +152,29 @@ def test_a_run_that_did_all_that_was_planned_states_what_it_spent(
     found.wait()
     for outcome in found.done.values():
         assert outcome.epsilon == (50.0 if early else outcome.spent)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("synchronous", ['privacy.mechanism={kind="haar", form="paper"}']),
+        ("asynchronous", ['privacy.sampling="passes"']),
+        ("asynchronous", ['privacy.sampling="passes"', 'privacy.correlation="blt"']),
+    ],
+)
+def test_a_site_charges_what_it_has_planned(name: str, changes: list[str], federate: Makes) -> None:
+    """A literal form planned what it claims, and a ledger of the data refused what it charged."""
+    found = federate(name, changes)
+    found.start()
+    found.wait()
+    for site in found.names:
+        with Ledger.open(found.folder(site) / "ledger.sqlite", readonly=True) as ledger:
+            (run,) = (note.name for note in ledger.notes(BEGIN))
+            planned, charged = ledger.planned(run), ledger.charged_by(run)
+        assert charged.keys() == planned.keys() == {f"client:{found.names.index(site)}"}
+        assert all(charged[unit] <= planned[unit] for unit in planned)
+        if name == "synchronous":
+            assert charged == planned
 
 
 def test_a_site_plans_no_more_than_its_budget_pays_for(federate: Makes) -> None:

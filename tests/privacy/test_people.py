@@ -731,8 +731,10 @@ def test_a_run_that_was_ended_before_its_first_charge_counts_in_full_when_it_goe
             assert three.epsilon("c", 1e-5, "rdp") == epsilon((STEP, 9))
 
 
-def test_a_run_without_a_plan_leaves_room_for_what_others_have_planned(tmp_path: Path) -> None:
-    """Each held back the other for ever, though the budget was enough for the plan."""
+def test_a_run_without_a_plan_waits_for_those_that_it_could_leave_no_room(tmp_path: Path) -> None:
+    """What it could still charge fell with each charge of others: who ended it chose how much of it
+    counted (true delta 2.0 times the stated one).
+    """
     budget = Budget(epsilon((STEP, 20)) * (1 + 1e-9), 1e-5, "rdp")
     with (
         LedgerSession.for_data(tmp_path, "z", [of("a", 1, 2)]) as one,
@@ -741,9 +743,28 @@ def test_a_run_without_a_plan_leaves_room_for_what_others_have_planned(tmp_path:
         begun(one, budget.epsilon, ((STEP, 9),), others=True)
         booked(one, "a", STEP, 2, budget)
         begun(two, budget.epsilon, others=True)
-        booked(two, "b", STEP, 1, budget)
+        with pytest.raises(HeldBack):
+            booked(two, "b", STEP, 1, budget)
         booked(one, "a", STEP, 7, budget, key="more")
-        assert one.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 20))
+        one.finish()
+        booked(two, "b", STEP, 1, budget, key="now")
+        two.finish()
+    with LedgerSession.for_data(tmp_path, "later", [of("c", 2)]) as later:
+        assert later.epsilon("c", 1e-5, "rdp") == epsilon((STEP, 20))
+
+
+def test_no_round_that_is_charged_again_goes_beyond_the_plan(tmp_path: Path) -> None:
+    """After each restart of a site a server had one more pass released, and the site stated what
+    was spent.
+    """
+    with LedgerSession.for_data(tmp_path, "one", [of("a", 1)]) as one:
+        begun(one, 50.0, ((STEP, 3),), others=True)
+        for life in range(3):
+            assert not one.did_all("one")
+            booked(one, "a", STEP, 1, key=f"{life}/round 1")
+        assert one.did_all("one")
+        with pytest.raises(BudgetExceeded, match="plans no such charge"):
+            booked(one, "a", STEP, 1, key="3/round 1")
 
 
 def test_a_run_is_complete_where_every_plan_was_carried_out_by_somebody(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import sordino as so
 from command import sordino
 from sordino.base.entropy import System
 from sordino.base.errors import BudgetExceeded, ResumeError, StudyError
@@ -23,6 +24,7 @@ from sordino.clients.study import HorizontalStudy
 from sordino.core import study as studies
 from sordino.core.run import session
 from sordino.core.run.reading import load
+from sordino.core.run.verify import priced as repriced
 from sordino.core.run.verify import verify
 from sordino.privacy import Budget, Charge, Ledger, LedgerSession, Selected, accountant
 from sordino.privacy.event import Composed, NonPrivate
@@ -489,7 +491,9 @@ def test_a_copy_that_is_put_back_releases_the_same_again(
 def test_what_could_not_begin_leaves_nothing(tmp_path: Path) -> None:
     rows = "".join(f"{i % 7},{i % 5},p{i // 2},{'xy'[i % 2]}\n" for i in range(80))
     (tmp_path / "mine.csv").write_text("a,b,who,label\n" + rows, encoding="utf-8")
-    data = f'file = "{tmp_path / "mine.csv"}"\ntest_file = "{tmp_path / "mine.csv"}"'
+    theirs = "a,b,who,label\n" + rows.replace("p", "q")
+    (tmp_path / "theirs.csv").write_text(theirs, encoding="utf-8")
+    data = f'file = "{tmp_path / "mine.csv"}"\ntest_file = "{tmp_path / "theirs.csv"}"'
     path = written(tmp_path, data + '\nperson = "who"\nperson_rows = 2')
     found = price(candidates(path, [], [RATES]), [RATES], "geometric", 3.0)
     study = studies.read(path)
@@ -572,6 +576,10 @@ def test_no_trial_spends_more_than_was_booked_for_it(
     # the one that is released may have asked a client less often than others
     assert (load(tmp_path / "out" / "best").guaranteed or 0.0) >= found.epsilon
     assert (verify(tmp_path / "out" / "best").epsilon or 0.0) >= found.epsilon
+    with so.Ledger.open(tmp_path / "out" / "best") as ledger:  # which stated one trial's
+        assert ledger.epsilon(1e-3) > 0.99 * found.epsilon
+    other = repriced(tmp_path / "out" / "best", None, "rdp")
+    assert max(each.epsilon or 0.0 for kept in other for each in kept.units) > 0.99 * found.epsilon
 
 
 def test_each_client_pays_by_its_own_epsilon_or_nobody_pays(

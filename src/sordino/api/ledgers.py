@@ -143,8 +143,8 @@ class Ledger(shown.Tabular):
             StudyError, ResumeError: if the key was booked before.
             LedgerError: for a set of records, which only runs charge.
         """
-        budget = _budget(event, epsilon, delta, accountant)
         ledger, name = self._of(unit)
+        budget = _budget(event, epsilon, delta, ledger.chosen_by(accountant))
         named = f"charge/{secrets.token_hex(16)}" if key is None else key
         charge = Charge(
             unit=name, event=event, count=count, why=why, method=method, round=round, key=named
@@ -176,8 +176,8 @@ class Ledger(shown.Tabular):
         accountant: str = ACCOUNTANT,
     ) -> int | None:
         """Return how often ``event`` may still happen within the budget; None without a limit."""
-        budget = _budget(event, epsilon, delta, accountant)
         ledger, name = self._of(unit)
+        budget = _budget(event, epsilon, delta, ledger.chosen_by(accountant))
         left = [budget.remaining_steps(event, one) for one in _histories(ledger)[name]]
         return min((steps for steps in left if steps is not None), default=None)
 
@@ -244,13 +244,13 @@ class _Paid:
 
     Attributes:
         steps: releases.
-        sampled: whether a sample was drawn and its sum not released.
+        sampled: the threads that have drawn a sample whose sum is not released.
         process: its number; a fork has paid for nothing.
         lock: held while a release is paid for: threads that share a mechanism take turns.
     """
 
     steps: int = 0
-    sampled: bool = False
+    sampled: set[int] = field(default_factory=set)
     process: int = field(default_factory=os.getpid)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -338,7 +338,7 @@ class Mechanism:
         """Return the indices (b,) of a Poisson sample of so many records."""
         from sordino.training.client import poisson
 
-        self._here().sampled = True
+        self._here().sampled.add(threading.get_ident())
         return poisson(count, self.sampling_rate, System().at("sample")).numpy()
 
     def _here(self) -> _Paid:
@@ -351,7 +351,7 @@ class Mechanism:
         """Take one release from what is paid for, and pay for more where nothing is left."""
         paid = self._here()
         with paid.lock:
-            if self.sampling_rate < 1 and not paid.sampled:
+            if self.sampling_rate < 1 and threading.get_ident() not in paid.sampled:
                 raise StudyError(
                     "a sum is charged for a sample of its own: call sample() first, and give all "
                     "that you compute of it in one matrix, a row for each example"
@@ -367,7 +367,8 @@ class Mechanism:
                     accountant=self.accountant,
                 )
                 paid.steps = self.steps
-            paid.steps, paid.sampled = paid.steps - 1, False
+            paid.steps -= 1
+            paid.sampled.discard(threading.get_ident())
 
     def __call__(self, rows: npt.ArrayLike | torch.Tensor) -> Any:
         """Return the noisy sum (d,), float32, of rows (n, d): an array, or a tensor of tensors.
@@ -436,11 +437,8 @@ def _epsilons(
     ledger: privacy.Ledger, units: Iterable[str], delta: float, accountant: str
 ) -> dict[str, float]:
     """Each unit's epsilon."""
-    found = _histories(ledger)
-    return {
-        unit: max(ledger.price(unit, one, delta, accountant) for one in found[unit])
-        for unit in units
-    }
+    found, by = _histories(ledger), ledger.chosen_by(accountant)
+    return {unit: max(ledger.price(unit, one, delta, by) for one in found[unit]) for unit in units}
 
 
 def _close(ledgers: Sequence[privacy.Ledger]) -> None:

@@ -26,12 +26,15 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import random
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from inspect import isbuiltin, ismodule
 from itertools import product
 from typing import Any
 
@@ -108,8 +111,15 @@ _SETTINGS: tuple[Setting, ...] = (
 def _functions() -> Iterator[tuple[Any, dict[str, Any]]]:
     """Yield where torch keeps what layers call by name, with what stands there."""
     kinds = (each for each in vars(nn).values() if isinstance(each, type))
-    for place in (torch, functional, torch.Tensor, *kinds):
-        yield place, {name: each for name, each in vars(place).items() if callable(each)}
+    files = (each for name, each in sys.modules.items() if name.startswith("torch.nn.modules"))
+    for place in (torch, functional, torch.Tensor, torch.autograd, torch._C._nn, *kinds, *files):
+        held = vars(place).items()
+        yield place, {name: each for name, each in held if callable(each) or ismodule(each)}
+
+
+def _of_torch(found: object) -> bool:
+    """Tell what torch itself puts in a place later: by where its code lies, not by what it says."""
+    return isbuiltin(found) or getattr(found, "__code__", _OWN).co_filename.startswith(_HOME)
 
 
 def _replaced() -> str | None:
@@ -119,12 +129,13 @@ def _replaced() -> str | None:
             continue
         for name, was in known.items():
             found = vars(place).get(name)
-            if found is not was and not str(getattr(found, "__module__", "")).startswith("torch"):
+            if found is not was and not _of_torch(found):
                 setattr(place, name, was)
                 return f"{place.__name__}.{name}"
     return None
 
 
+_OWN, _HOME = _of_torch.__code__, os.path.dirname(torch.__file__)
 _FUNCTIONS = tuple(_functions())
 _ALONE = threading.RLock()
 

@@ -376,8 +376,8 @@ class Assembly(Generic[H]):
         )
 
     def planned(self, pays: tuple[int, ...] | None) -> dict[str, History]:
-        """Return all charges of each unit that it can pay for, where their number is fixed; nothing
-        where it is not.
+        """Return all charges of each unit that it can pay for, or the most of them; nothing where
+        no number bounds them.
         """
         if (most := self.regime.planned(self.study)) is None:
             return {}
@@ -386,8 +386,12 @@ class Assembly(Generic[H]):
         left = dict(zip(dict.fromkeys(self.units), pays or (), strict=False))
         found = {}
         for unit in first if self.mine is None else [self.units[self.mine]]:
-            like = unit_like(asked, self.rates, first[unit])
-            found[unit] = tuple(asked.spending(like, min(most, left.get(unit, most))))
+            like, count = unit_like(asked, self.rates, first[unit]), min(most, left.get(unit, most))
+            found[unit] = tuple(asked.spending(like, count))
+            if self.noise is not None and self.study.form == "paper":
+                sigma = asked.multipliers[like]
+                true = self.noise.scaled(self.noise.clip, sigma).event()
+                found[unit] = tuple(asked.released(like, true, sigma, count))
         return found
 
     def _ledgers(self) -> LedgerSession:

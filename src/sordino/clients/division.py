@@ -300,7 +300,10 @@ def kernels_of(study: HorizontalStudy, like: datasets.Dataset, place: torch.devi
 def records(part: datasets.Dataset, unit: str, kind: str, most: int | None = None) -> Records:
     """The records in a client's data; ``most`` rows of each person, by data.person_rows."""
     if part.words is None:
-        raise StudyError(f"{unit}: what its examples are recognised by was not read")
+        raise StudyError(
+            f"{unit}: {part.name} does not hold what these examples are recognised by: convert its "
+            "source again, or leave them out"
+        )
     return Records(unit, kind, part.words, part.people, 1 if most is None else most)
 
 
@@ -317,7 +320,7 @@ def known_records(study: HorizontalStudy, divided: Federation) -> tuple[Records,
     ]
     if study.pays_to_test:
         found.append(replace(records(divided.test, UNIT, SAMPLE), aside=True))
-    if study.privacy.ledger == "run" or study.data.published:
+    if study.data.published:
         return tuple(found)
     aside = [divided.validation, None if study.pays_to_test else divided.test]
     shown = [
@@ -327,20 +330,20 @@ def known_records(study: HorizontalStudy, divided: Federation) -> tuple[Records,
         return tuple(found)
     public = Records.together(shown)
     _refuse_alike(study, public, found)
-    return (*found, public)
+    return tuple(found) if study.privacy.ledger == "run" else (*found, public)
 
 
 def _refuse_alike(study: HorizontalStudy, public: Records, others: Sequence[Records]) -> None:
-    """A ledger of the data tells records apart by what stands in them.
-
-    One of two that look the same cannot be public.
+    """A ledger of the data tells records apart by what stands in them: one of two that look the
+    same cannot be public. Nor can one of a person's rows, whatever the ledger.
 
     Raises:
         StudyError: if a row that is declared public looks like one that is not, or is about the
             same person.
     """
+    lasting = study.privacy.ledger != "run"
     alike = any(
-        np.isin(other.rows, public.rows).any()
+        (lasting and np.isin(other.rows, public.rows).any())
         or (
             other.people is not None
             and public.people is not None
@@ -349,12 +352,17 @@ def _refuse_alike(study: HorizontalStudy, public: Records, others: Sequence[Reco
         for other in others
     )
     if alike:  # how many would say more about private rows
+        why = "models are measured on those exactly, so that nothing would protect these people"
+        if lasting:
+            why = (
+                f"the ledger in {study.privacy.ledger} cannot distinguish them: all of them would "
+                "be public forever"
+            )
         raise StudyError(
             f"{study.data.file or study.data.name}: rows that train, or test at a price, look the "
             "same as rows that are declared public, or are about the same people "
             f"(data.test = '{study.data.testing}', data.validation, data.client_validation), and "
-            f"the ledger in {study.privacy.ledger} cannot distinguish them: all of them would be "
-            "public forever. Set data.test = 'private share' or 'none', and no validation; or "
+            f"{why}. Set data.test = 'private share' or 'none', and no validation; or "
             "remove the rows that occur twice"
         )
 

@@ -36,7 +36,7 @@ from sordino.core.network import (
 )
 from sordino.core.plan import Disk, Plan, balances
 from sordino.core.prepared import Affordable, PreparedRun
-from sordino.core.statements import SiteScope
+from sordino.core.statements import SiteScope, looked
 from sordino.data.dataset import Dataset
 from sordino.data.features import featured
 from sordino.data.identity import first_rows
@@ -308,6 +308,8 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
         asked = self.regime.schedule(limited, sizes)
         unit = unit_like(asked, self.regime.rates(limited, sizes), index)
         wanted, spent = asked.wanted(unit), 0.0
+        if looked(limited):  # all that the budget pays for
+            wanted = asked.affordable(unit) or wanted
         if data.words is None:
             pays = asked.affordable(unit)
             total = asked.epsilon(unit, wanted if pays is None else min(pays, wanted))

@@ -85,8 +85,8 @@ class HorizontalRegime(Regime[H]):
         return self.wanted(study)
 
     def planned(self, study: H) -> int | None:
-        """Return how many steps, or rounds of whole clients, of a client are charged in all; None
-        where their number, or what they release, is not fixed.
+        """Return how many steps, or rounds of whole clients, of a client are charged in all, or at
+        most; None where nothing bounds their number, or what they release is not fixed.
         """
         return None
 

@@ -9,7 +9,7 @@ A folder whose name ends in ``.mapped`` holds a plain ``.npy`` file for each arr
     x.npy y.npy  the examples, one client after another, as :class:`~sordino.data.dataset.Dataset`
                  has them
     words.npy    what each example is recognised by; people.npy whose it is, where that is named
-    x_test.npy y_test.npy   a test set, if there is one
+    x_test.npy ...          the same four of a test set, if there is one
 
 It is made from another file once (:func:`write`). To open it takes no time for each client and no
 memory for each example: a page of ``x.npy`` is read when a client is drawn who has examples there,
@@ -60,13 +60,10 @@ AT_ONCE = 1 << 14
 """Examples that are written at once."""
 
 _TRAINING = ("x", "y", "words", "people")
-_KINDS = {
-    "bounds": (np.int64, 1),
-    "prints": (np.uint8, 2),
-    "words": (np.uint64, 2),
-    "people": (np.uint64, 2),
-}
+_KINDS = {"bounds": (np.int64, 1), "prints": (np.uint8, 2)}
 """Types of arrays that are not examples, and their axes."""
+_IDENTITY = {"words", "people", "words_test", "people_test"}
+_KINDS |= dict.fromkeys(_IDENTITY, (np.uint64, 2))
 _NAMES = {*_KINDS, "x", "y", "x_test", "y_test"}
 """Of all arrays: an index may name files elsewhere."""
 
@@ -141,13 +138,14 @@ def _fill(
         "prints": np.frombuffer(parts.fingerprints.digests, np.uint8).reshape(-1, 32),
     }
     if test is not None and len(test):
-        arrays |= {"x_test": test.x, "y_test": test.y}
+        held = {f"{name}_test": getattr(test, name) for name in _TRAINING}
+        arrays |= {name: values for name, values in held.items() if values is not None}
     for name, values in arrays.items():
         digests[name] = _saved(draft / f"{name}.npy", values, iter([values]))
     for name in _TRAINING:
         if (values := getattr(whole, name)) is not None:
-            held = _pieces(values, parts.order)
-            digests[name] = _saved(draft / f"{name}.npy", values, held, int(parts.bounds[-1]))
+            pieces = _pieces(values, parts.order)
+            digests[name] = _saved(draft / f"{name}.npy", values, pieces, int(parts.bounds[-1]))
     index = Index(
         format=FORMAT,
         name=whole.name,
@@ -196,7 +194,7 @@ def read(folder: Path, how: ReadOptions) -> Corpus:
     with readable(folder, DataError, "Convert its source again"):
         index = _index(folder)
         _refuse_rules(folder, index, how)
-        unread = set() if how.identify else {"words", "people"}
+        unread = set() if how.identify else _IDENTITY
         arrays: dict[str, Array] = {}
         for name in sorted((_NAMES & index.files.keys()) - unread):
             path = folder / f"{name}.npy"
@@ -218,11 +216,21 @@ def read(folder: Path, how: ReadOptions) -> Corpus:
         blocks=Blocks(bounds, arrays["prints"].tobytes()),
     )
     let_go(train.y)
-    x, y = (
-        np.array(arrays[f"{name}_test"] if has_test(folder) else arrays[name][:0]) for name in "xy"
+    held = {name: arrays.get(f"{name}_test") for name in _TRAINING}
+    if not has_test(folder):
+        held = {name: values[:0] for name in _TRAINING if (values := arrays.get(name)) is not None}
+    test = {name: np.array(values) for name, values in held.items() if values is not None}
+    found = Dataset(
+        index.name,
+        test["x"],
+        test["y"],
+        index.classes,
+        words=test.get("words"),
+        people=test.get("people") if how.person is not None else None,
+        columns=index.columns,
+        span=index.span,
     )
-    test = Dataset(index.name, x, y, index.classes, columns=index.columns, span=index.span)
-    return Corpus(train, test)
+    return Corpus(train, found)
 
 
 def _index(folder: Path) -> Index:
@@ -282,7 +290,7 @@ def _refuse_changed(path: Path, wanted: str, *stamp: int) -> None:
 def _refuse_odd(folder: Path, arrays: dict[str, Array], *, persons: bool) -> None:
     """Refuse a folder that lacks an array, or has one of another kind than is written."""
     needed = {*_KINDS, "x", "y", *(("x_test", "y_test") if has_test(folder) else ())}
-    needed -= {"words", *(() if persons else ("people",))}
+    needed -= _IDENTITY - ({"people"} if persons else set())
     missing = needed - arrays.keys()
     odd = {name for name, values in arrays.items() if not values.ndim}
     for name, (kind, axes) in _KINDS.items():

@@ -55,6 +55,7 @@ from sordino.privacy.chain import (
 )
 from sordino.privacy.event import Event, decode
 from sordino.privacy.formats import NEWEST, LedgerFormat, recognise
+from sordino.privacy.parts import OF
 from sordino.privacy.permit import Permit, issue
 from sordino.privacy.reserve import RESERVE, Remaining, paid, reserve
 from sordino.privacy.storage import SECONDS, Clock, LedgerExists, ledger_errors
@@ -201,7 +202,7 @@ class Ledger:
 
     def epsilon(self, unit: str, delta: float, name: str, until: int | None = None) -> float:
         """Price what a unit was charged, up to entry ``until`` if given, by an accountant."""
-        return self.price(unit, self.spent(unit, until), delta, name)
+        return self.price(unit, self.spent(unit, until), delta, self.chosen_by(name))
 
     def price(
         self, unit: str, spent: Sequence[tuple[Event, int]], delta: float, name: str
@@ -217,6 +218,16 @@ class Ledger:
             raise LedgerError(
                 f"{self.path}: what {unit!r} has spent cannot be priced ({error})"
             ) from error
+
+    def chosen_by(self, name: str) -> str:
+        """Return an accountant's name, with the number of trials of which a private choice released
+        the run that this ledger is of: its entries are those of one trial.
+        """
+        for begin in self.notes(BEGIN):
+            _, of, trials = str((begin.facts.get("promise") or {}).get("accountant")).partition(OF)
+            if of and OF not in name:
+                return f"{name}{of}{trials}"
+        return name
 
     def units(self) -> dict[str, str]:
         """Every unit and the fingerprint of its data."""
@@ -568,13 +579,12 @@ class Ledger:
         return dict(found)
 
     def charged_by(self, run: str) -> dict[str, Counter[Event]]:
-        """Return what a run has charged its units, a round that was booked again once, and without
-        what it could still have charged; its keys begin with its name.
+        """Return what a run has charged its units, without what it could still have charged; its
+        keys begin with its name.
         """
         query = (
-            "SELECT unit, event, SUM(most) FROM (SELECT unit, event, MAX(count) AS most FROM "
-            "entries WHERE key >= ? AND key < ? AND NOT (key >= ? AND key < ?) GROUP BY unit, "
-            "round, event) GROUP BY unit, event"
+            "SELECT unit, event, SUM(count) FROM entries WHERE key >= ? AND key < ? AND NOT (key "
+            ">= ? AND key < ?) GROUP BY unit, event"
         )
         rest, found = f"{run}/{RESERVE}", defaultdict[str, Counter[Event]](Counter)
         for unit, text, count in self._ask(query, f"{run}/", f"{run}0", f"{rest}/", f"{rest}0"):

@@ -317,6 +317,10 @@ def _first(trials: NegativeBinomial) -> float:
     return eta * (1.0 - gamma) / math.expm1(-eta * math.log(gamma))
 
 
+OF = "-best-of-"
+"""Between the base accountant and the number of trials of which one is released."""
+
+
 @lru_cache(maxsize=64)
 def named(name: str) -> tuple[str, Trials] | None:
     """The base accountant and the number of trials in ``BASE-best-of-LAW@MEAN``; None for others.
@@ -324,7 +328,7 @@ def named(name: str) -> tuple[str, Trials] | None:
     >>> named("pld-best-of-geometric@4")
     ('pld', NegativeBinomial(eta=1.0, gamma=0.25))
     """
-    base, of, rest = name.partition("-best-of-")
+    base, of, rest = name.partition(OF)
     kind, at, mean = rest.partition("@")
     if not of or not at or kind not in LAWS:
         return None
@@ -336,4 +340,4 @@ def named(name: str) -> tuple[str, Trials] | None:
 
 def name_of(base: str, kind: str, mean: float) -> str:
     """The same name, from its parts."""
-    return f"{base}-best-of-{kind}@{mean:g}"
+    return f"{base}{OF}{kind}@{mean:g}"

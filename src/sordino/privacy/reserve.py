@@ -36,7 +36,17 @@ from typing import TYPE_CHECKING
 
 from sordino.privacy.accounting import accountant, fixed_order
 from sordino.privacy.budget import Budget
-from sordino.privacy.chain import BEGIN, CLOSED, OTHERS, PROMISED, RECORDS, SEAL, Charge, Note
+from sordino.privacy.chain import (
+    BEGIN,
+    CLOSED,
+    OTHERS,
+    PLANNED,
+    PROMISED,
+    RECORDS,
+    SEAL,
+    Charge,
+    Note,
+)
 from sordino.privacy.event import Chosen, Event, Gaussian, NonPrivate, decode
 
 if TYPE_CHECKING:
@@ -59,7 +69,8 @@ def chose(ledger: Ledger, begin: Note) -> bool:
     said = promise if isinstance(promise, Mapping) else {}
     early = isinstance(ended, Mapping) and ended.get("result.early")
     left = seal is None and begin.facts.get(OTHERS)
-    return bool(said.get("chosen") or early or left) and said.get("form") == "sound"
+    priced = said.get("form") == "sound" or begin.facts.get(PLANNED)
+    return bool((said.get("chosen") or early or left) and priced)
 
 
 Remaining = Callable[[Mapping[str, Sequence[Event]], Mapping[str, Budget]], dict[str, int | None]]
@@ -96,7 +107,7 @@ def _missing(ledger: Ledger, begin: Note, remaining: Remaining | None) -> Iterat
         for unit, spent in taken.items()
         if unit in budgets and unit not in planned and unit not in booked
     }
-    if remaining is None:
+    if remaining is None or begin.facts.get(OTHERS):
         left = {
             unit: budgets[unit].remaining_steps(event, tuple(taken[unit].items()))
             for unit, event in events.items()
@@ -165,7 +176,8 @@ def _budgets(begin: Note) -> dict[str, Budget]:
     """The promise of a run to each of its units, by its name in the ledger."""
     promise, kept = begin.facts["promise"], begin.facts.get(PROMISED) or {}
     epsilon, delta, name = (promise.get(e) for e in ("epsilon_budget", "delta", "accountant"))
-    usual = Budget(float("inf" if epsilon is None else epsilon), delta or LEAST, name or "rdp")
+    held = promise.get("form") == "sound" and epsilon is not None
+    usual = Budget(float(epsilon if held else "inf"), delta or LEAST, name or "rdp")
     own = {str(unit): Budget(*each) for unit, each in kept.items()}
     return {str(unit): own.get(str(unit), usual) for unit in begin.facts["units"].values()}
 

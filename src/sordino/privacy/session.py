@@ -310,7 +310,7 @@ class LedgerSession:
         records' histories exceed already binds nobody.
         """
         units = {unit: self._name(unit) for unit in promised}
-        kept = self._binding(promised) if self.run else {}
+        kept = self._binding(promised) if self.run or len({*promised.values()}) > 1 else {}
         noted = {**facts, "units": units, DATA: self.data}
         noted |= {ROWS: self._most} if self._most > 1 else {}
         charges: dict[str, list[list[Any]]] = {}
@@ -323,7 +323,8 @@ class LedgerSession:
         with self.ledger.transaction():  # nobody else begins between the two
             if self.run:
                 self.refuse_choosing(run, chosen=bool(facts.get("promise", {}).get("chosen")))
-            self.ledger.note(BEGIN, run, {**noted, PROMISED: kept} if self.run else noted)
+            noted |= {PROMISED: kept} if self.run or kept else {}
+            self.ledger.note(BEGIN, run, noted)
 
     def _binding(self, promised: Mapping[str, Budget]) -> dict[str, list[Any]]:
         """The promises to sets that their records' histories do not exceed already."""
@@ -353,7 +354,7 @@ class LedgerSession:
 
     def did_all(self, run: str) -> bool:
         """Tell whether a run has charged all that it planned, on some unit of each kind, and no
-        more on any; or planned nothing.
+        more on any.
         """
         planned, done = self.ledger.planned(run), self.ledger.charged_by(run)
         if any(not done[name] <= plan for name, plan in planned.items()):

@@ -496,11 +496,13 @@ def _end(
 
 
 def _complete(built: PreparedRun, run: str, moment: Snapshot) -> bool:
-    """Return whether all was done that was planned, by the numbers of rounds, which others may have
-    named, and by what was charged.
+    """Return whether all was done that was planned: by what was charged, or where no plan is noted,
+    by the numbers of rounds, which others may have named.
     """
-    complete = builder.of(built.study).complete(built.study, moment)
-    return complete and built.simulation.ledgers.did_all(run)
+    ledgers = built.simulation.ledgers
+    if ledgers.ledger.planned(run):
+        return ledgers.did_all(run)
+    return builder.of(built.study).complete(built.study, moment)
 
 
 def _spent(built: PreparedRun) -> Spent:

@@ -177,7 +177,8 @@ def priced(
                     f"{file}: give --delta: no run that states one began in this ledger"
                 )
             own = Terms(delta or 0.0, "pld") if terms is None else terms
-            check.walk(ledger, Terms(delta or own.delta, name or own.accountant))
+            by = own.accountant if name is None else ledger.chosen_by(name)
+            check.walk(ledger, Terms(delta or own.delta, by))
     return check.verdict.ledgers
 
 

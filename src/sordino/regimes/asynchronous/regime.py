@@ -63,6 +63,14 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         """Return the tasks of an edge, if all are equally fast."""
         return math.ceil(study.budget.updates * study.participation.buffer / study.edges)
 
+    def planned(self, study: AsynchronousStudy) -> int | None:
+        """Return the most tasks of an edge: all of the run are its own, and it may lose as many
+        that it has reserved. What the literal form releases has no price.
+        """
+        if study.method.literal:
+            return None
+        return 2 * study.budget.updates * study.participation.buffer
+
     def wanted(self, study: AsynchronousStudy) -> int:
         """Return the tasks of an edge that noise is calibrated for."""
         if study.budget.tasks is not None:
