@@ -12,7 +12,6 @@ import pytest
 from federations import laid, study_of
 from sordino.base.errors import DataError
 from sordino.data import load
-from sordino.data.table import ReadOptions
 from sordino.network import demo
 from sordino.network.demo import DemoFederation
 from sordino.network.kit import Agreed
@@ -129,7 +128,7 @@ def test_a_second_file_has_the_columns_of_the_first_in_any_order(tmp_path: Path)
     test = tmp_path / "test.csv"
     frame.select("b", "label", "a").write_csv(test)
     given: dict[str, Any] = {"file": tmp_path / "train.csv", "test_file": test}
-    found = load("mine", **given, how=ReadOptions(scale=[1.0, 10.0]))
+    found = load("mine", **given)
     assert np.array_equal(found.test.x, found.train.x)
     assert found.test.columns == ("a", "b")
     frame.rename({"a": "c"}).write_csv(test)

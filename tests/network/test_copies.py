@@ -157,7 +157,7 @@ def played(sites: Lives) -> list[dict[int, Any]]:
     """
     desks = [sites.life(i) for i in range(SITES)]
     agreed = desks[0]._site.agreed
-    summing = desks[0]._world.regime.summing
+    summing = agreed.summing
     assert summing is not None
     facts = setting(agreed, summing, desks[0].dimension, "run", 1)
     sums = Sum(facts, agreed.verify, waiting=ALL)

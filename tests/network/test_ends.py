@@ -306,8 +306,8 @@ def test_a_site_is_not_asked_again_for_a_final_model_that_cannot_be_used(
 
     real = server._bye
 
-    def broken(moment: Any, hands_out: bool, why: str = "") -> frames.Bye:
-        bye = real(moment, hands_out, why)
+    def broken(moment: Any, hands_out: bool) -> frames.Bye:
+        bye = real(moment, hands_out)
         return frames.Bye(bye.why, np.full(len(bye.model) // 4, np.nan, "<f4").tobytes())
 
     monkeypatch.setattr(server, "_bye", broken)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -107,8 +108,10 @@ def lives(found: demo.DemoFederation, *turns: Turn, party: int = 0) -> list[From
     """What a new life of a party says to these turns."""
     study, made, out = joins(found, party, None)
     out.mkdir(exist_ok=True)
-    built = made(study, out, "run")
+    note = out / "affordable.json"  # which a run's record keeps
+    built = made(study, out, "run", json.loads(note.read_text()) if note.exists() else None)
     site: Any = built.simulation
+    note.write_text(json.dumps(site.affordable_steps))
     outbox, first = AnswerStore(out, durable=True), built.first
     assert isinstance(first, SiteMoment)
     desk = None

@@ -231,7 +231,7 @@ def test_a_stored_kit_is_read_and_its_agreement_has_the_same_digest() -> None:
     assert len(agreed[0].keys) == 3
     trusted = certificates.read_certificate(STORED / "kits" / "server", "authority.pem")
     empty: frozenset[int] = frozenset()
-    assert certificates.read_revoked(STORED / "kits/server", "revoked.pem", trusted) == empty
+    assert certificates.read_revoked(STORED / "kits/server", trusted) == empty
 
 
 def test_a_stored_proof_holds(run: Path) -> None:

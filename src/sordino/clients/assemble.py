@@ -274,7 +274,7 @@ class Assembly(Generic[H]):
             return PlainClient(**common)
         return PrivateClient(**common, mechanism=self.noise)
 
-    def affordable(self, clients: Sequence[Any], ledgers: LedgerSession) -> tuple[int, ...] | None:
+    def affordable(self, ledgers: LedgerSession) -> tuple[int, ...] | None:
         """Return the charges that each client can still pay for; None without a limit."""
         steps = self.plan.steps
         if steps is None:
@@ -336,11 +336,7 @@ class Assembly(Generic[H]):
         clients = self.clients()
         ledgers = self._ledgers()
         tested = self._tested(ledgers)
-        pays = (
-            self.affordable(clients, ledgers)
-            if affordable_steps is None
-            else tuple(affordable_steps)
-        )
+        pays = self.affordable(ledgers) if affordable_steps is None else tuple(affordable_steps)
         rules = self.rules(clients, pays)
         first: Vector = flat.weights.cpu().numpy().copy()
         simulation = self.played(rules)(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sordino import data as datasets
 from sordino.base.errors import DataError, StudyError
-from sordino.clients.division import Federation, examples, federation, model, records
+from sordino.clients.division import Federation, examples, federation, identified, model, records
 from sordino.clients.evaluation import notice_sizes
 from sordino.clients.pricing import affordable, planned_ledgers, unit_like
 from sordino.clients.regime import HorizontalRegime
@@ -181,15 +181,7 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
         agreed classes, as the model sees it.
         """
         agreement, study = self.agreement, limited
-        identify = study.privacy.ledger != "run" or study.data.person is not None
-        how = ReadOptions(
-            label=study.data.label,
-            person=study.data.person,
-            identify=identify,
-            columns=agreement.data.columns,
-            encoding=study.data.encoding,
-            **self._labels,
-        )
+        how = replace(self._how, person=study.data.person, identify=identified(study))
         found = datasets.load(agreement.names[index], file=path, test_fraction=None, how=how).train
         wanted, rows = agreement.data, agreement.site[index].examples
         if study.data.classes not in (None, wanted.classes):
@@ -226,16 +218,20 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
         return featured(replace(self._numbered(found, path), client=None), study.data.features)
 
     @property
-    def _labels(self) -> dict[str, Any]:
-        """The settings for reading labels: as the study says what they are, and with the agreed
-        classes.
+    def _how(self) -> ReadOptions:
+        """The settings for reading a file: with the agreed columns and classes, and labels as the
+        study says what they are.
         """
-        data, classes = self.study.data, self.agreement.data.classes
-        if data.span is not None:
-            return {"target": "number", "label_range": data.span}
-        if data.target == "binary":
-            return {"target": "binary", "classes": classes}
-        return {"target": "classes"}
+        data, agreed = self.study.data, self.agreement.data
+        binary = data.target == "binary"
+        return ReadOptions(
+            label=data.label,
+            columns=agreed.columns,
+            encoding=data.encoding,
+            target="number" if data.span is not None else "binary" if binary else "classes",
+            label_range=data.span,
+            classes=agreed.classes if binary else None,
+        )
 
     def _numbered(self, found: Dataset, path: Path) -> Dataset:
         """Return examples with labels as the federation numbers them; numbers stay as they are."""
@@ -251,15 +247,11 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
                 return None
             found = datasets.load(own.data.name or "").test
         else:
-            how = ReadOptions(
-                label=own.data.label,
-                columns=shape.columns,
-                encoding=own.data.encoding,
-                **self._labels,
-            )
             # as a test set: numbers outside of their range stay as they are
             second = path if own.data.span is not None else None
-            read = datasets.load("test", file=path, test_file=second, test_fraction=None, how=how)
+            read = datasets.load(
+                "test", file=path, test_file=second, test_fraction=None, how=self._how
+            )
             found = self._numbered(read.train if second is None else read.test, path)
         encoded = encoded_shape(self.agreement, own)
         if found.shape != encoded or found.classes != shape.classes:
@@ -303,7 +295,7 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
     def disk(self) -> Disk:
         return self.regime.disk(self.study, self.widest())
 
-    def standing(self, index: int, limited: HorizontalStudy, data: Dataset) -> Standing | None:
+    def standing(self, index: int, limited: HorizontalStudy, data: Dataset) -> Standing:
         sizes, privacy = self.agreement.sizes, limited.privacy
         asked = self.regime.schedule(limited, sizes)
         unit = unit_like(asked, self.regime.rates(limited, sizes), index)

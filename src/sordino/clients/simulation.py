@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -154,14 +154,6 @@ class Shared:
     def units(self, clients: int) -> list[str]:
         """Return the unit of each client."""
         return [self.unit] * clients if self.unit else [f"client:{i}" for i in range(clients)]
-
-
-@runtime_checkable
-class Reaching(Protocol):
-    """A client that can tell how long an honest answer of it may be."""
-
-    def reach(self, task: Any, said: Said) -> Length | None:
-        """Return how long an answer is and may be; None where nothing bounds it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -327,11 +319,14 @@ class Simulation(ServerSide[S], SiteSide[S]):
         return Overtaken(number, steps=tuple(found))
 
     def reach(self, site: int, task: Request | None, said: Said) -> Length | None:
-        """Return how long an answer is and may be, as its client says."""
-        client = self.clients[site]
-        if not isinstance(task, self.task) or not isinstance(client, Reaching):
+        """Return how long an answer is and may be, as its client says; None where it says
+        nothing.
+        """
+        reach = getattr(self.clients[site], "reach", None)
+        if reach is None or not isinstance(task, self.task):
             return None
-        return client.reach(task, said)
+        found: Length | None = reach(task, said)
+        return found
 
     @property
     def most(self) -> float:

@@ -182,8 +182,7 @@ class Standing(Frozen, kw_only=True):
         charged: what is charged, in the plural.
         rounds: the most rounds, or events as ``turns`` says, that ``pays`` lets it take part in;
             None where the charges are that.
-        total: epsilon after as many of the planned charges as it pays for; None where no one number
-            is known.
+        total: epsilon after as many of the planned charges as it pays for.
         known: how many of its rows its ledger knows; ``held`` how many different rows it knows in
             all.
     """
@@ -193,7 +192,7 @@ class Standing(Frozen, kw_only=True):
     planned: int
     charged: str
     rounds: int | None
-    total: float | None
+    total: float
     known: int = 0
     held: int = 0
     turns: str = "round"
@@ -309,17 +308,15 @@ class NetworkRegime(ABC, Generic[T]):
     def plan(self, index: int, limited: T) -> Plan:
         """Return what the study costs a site."""
 
+    @abstractmethod
     def disk(self) -> Disk | None:
         """Return what the study takes on the disks of server and sites; None where that is not
         known.
         """
-        return None
 
-    def standing(self, index: int, limited: T, data: Dataset) -> Standing | None:
-        """Return what a site's rows have spent and what is left, without a change of its ledger;
-        None where its ledger is of the run.
-        """
-        return None
+    @abstractmethod
+    def standing(self, index: int, limited: T, data: Dataset) -> Standing:
+        """Return what a site's rows have spent and what is left, without a change of its ledger."""
 
     def recognised(self, limited: T, data: Dataset) -> tuple[int, int]:
         """Return how many of a site's rows its ledger knows, and how many it knows in all."""

@@ -302,11 +302,6 @@ class RegimeRules(Generic[S]):
         return False
 
     @property
-    def summing(self) -> Summing | None:
-        """The numbers that secure sums follow from, if the server learns nothing but sums."""
-        return None
-
-    @property
     def history(self) -> History | None:
         """The history that noise is drawn over, where others may have it drawn again; or None."""
         return None

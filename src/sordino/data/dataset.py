@@ -83,10 +83,6 @@ class Blocks(NamedTuple):
     prints: bytes
 
 
-Scale = float | Sequence[float]
-"""One number for all features, or one for each."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
     """Examples with class labels, or with numbers to predict.
@@ -318,29 +314,6 @@ def single(values: Array) -> Single:
     wide = values if exact else values.astype(np.float64, copy=False)
     with np.errstate(over="ignore"):
         return wide.astype(np.float32, copy=False)
-
-
-def constants(given: Scale | None, shape: Shape, place: str) -> Single | None:
-    """Return public constants for features of a shape, by which they are divided.
-
-    Args:
-        given: the constants; None for none.
-        shape: of one example.
-        place: the file and the setting, for a refusal.
-
-    Raises:
-        DataError: for constants that are not finite, not positive, or too few.
-    """
-    if given is None:
-        return None
-    values = np.asarray(given, dtype=np.float64)
-    if not (np.isfinite(values) & (values > 0)).all():
-        raise DataError(f"{place} must be positive and finite, got {given}")
-    if values.ndim and values.shape != shape:
-        raise DataError(
-            f"{place} has {values.size} entries, the data has features of shape {shape}"
-        )
-    return values.astype(np.float32)
 
 
 def refuse_non_finite(x: Single, place: str, columns: Sequence[str] = (), first: int = 0) -> None:

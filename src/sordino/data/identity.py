@@ -404,10 +404,9 @@ def first_rows(who: Words, most: int) -> Indices:
     >>> first_rows(np.array([7, 5, 7, 7, 5], np.uint64), 2).tolist()
     [0, 1, 2, 4]
     """
-    order = np.argsort(who, kind="stable")
-    _, starts, sizes = np.unique(who[order], return_index=True, return_counts=True)
-    place = np.arange(len(who)) - np.repeat(starts, sizes)
-    return np.sort(order[place < most]).astype(np.int64)
+    order, starts = by_person(who)
+    place = np.arange(len(who)) - np.repeat(starts[:-1], np.diff(starts))
+    return np.sort(order[place < most])
 
 
 def in_share(who: Words, fraction: float) -> npt.NDArray[np.bool_]:

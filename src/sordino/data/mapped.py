@@ -259,7 +259,7 @@ def _refuse_rules(folder: Path, index: Index, how: ReadOptions) -> None:
                 f"{folder}: {key} is {wanted!r}, and it was written with {there!r}. Leave the key "
                 "out, or convert its source again with it"
             )
-    if not how.encoding.plain or how.scale is not None:
+    if not how.encoding.plain or how.scale != 1.0:
         raise DataError(
             f"{folder}: data.categories, ranges, missing and scale were applied when it was "
             "written: leave them out"

@@ -53,11 +53,9 @@ from sordino.data.dataset import (
     Array,
     Features,
     Names,
-    Scale,
     Single,
     Span,
     Words,
-    constants,
     listed,
     refuse_non_finite,
     single,
@@ -112,7 +110,7 @@ class ReadOptions:
         client_column: the column that says whose each example is (CSV, Parquet).
         person: the column (or array) that says who a row is about.
         identify: whether examples are to know what they are recognised by.
-        scale: public constants, known without looking at the data, by which features are divided.
+        scale: a public constant, known without looking at the data, by which features are divided.
         columns: names of the features (CSV, Parquet), whatever order the file has them in; as they
             come, if left out. ``whose`` they are, for refusals.
         encoding: public rules for columns that are no plain numbers, and for ranges.
@@ -124,7 +122,7 @@ class ReadOptions:
     client_column: str | None = None
     person: str | None = None
     identify: bool = False
-    scale: Scale | None = None
+    scale: float = 1.0
     columns: Sequence[str] = ()
     whose: str = "the agreed ones"
     encoding: Encoding = field(default_factory=Encoding)
@@ -212,10 +210,9 @@ def _made(
         found = identity.words(own, identity.column(y), identity.columns(*owners))
         people = None if who is None else identity.persons(who)
     if x.dtype != np.uint8:
-        divisor = constants(how.scale, x.shape[1:], f"{place}: data.scale")
-        if divisor is not None:
+        if how.scale != 1.0:
             with np.errstate(over="ignore"):  # a warning would tell of a row
-                x /= divisor
+                x /= np.float32(how.scale)
         refuse_non_finite(x, place, names)
     return Raw(x[:, None] if x.ndim == 3 else x, y, client, found, people, names)
 
@@ -355,7 +352,7 @@ def _raw(place: str, arrays: dict[str, Array], suffix: str, how: ReadOptions) ->
     for role, values in (("client_column", client), ("person", who)):
         if values is not None:
             refuse_nobody(values, role, place)
-    if x.dtype != np.uint8 or how.scale is not None:
+    if x.dtype != np.uint8 or how.scale != 1.0:
         x = single(x)
     names: Names = ()
     words: Words | None = None

@@ -170,18 +170,18 @@ def _list(content: bytes) -> x509.CertificateRevocationList:
     return found
 
 
-def read_revoked(folder: Path, name: str, trusted: x509.Certificate) -> frozenset[int]:
+def read_revoked(folder: Path, trusted: x509.Certificate) -> frozenset[int]:
     """Serial numbers in a list of revoked certificates.
 
     Raises:
         StudyError: if it cannot be read, or the authority has not signed it.
     """
     remedy = "Copy it from the authority's folder"
-    found = _read(folder, name, _list, "list of revoked certificates", remedy)
+    found = _read(folder, REVOKED, _list, "list of revoked certificates", remedy)
     signer = trusted.public_key()
     if not isinstance(signer, ec.EllipticCurvePublicKey) or not found.is_signature_valid(signer):
         raise StudyError(
-            f"{folder / name}: this list of revoked certificates is not the authority's"
+            f"{folder / REVOKED}: this list of revoked certificates is not the authority's"
         )
     return frozenset(each.serial_number for each in found)
 
@@ -191,7 +191,7 @@ def is_revoked(certificate: x509.Certificate, authority: Path, trusted: x509.Cer
     folder = authority.parent
     if not (folder / REVOKED).exists():
         return False
-    return certificate.serial_number in read_revoked(folder, REVOKED, trusted)
+    return certificate.serial_number in read_revoked(folder, trusted)
 
 
 def read_certificate(folder: Path, name: str) -> x509.Certificate:
@@ -240,7 +240,7 @@ class Revoked:
             found = os.stat(self._path)  # for every frame: a Path would take longer than the call
         stamp = (found.st_mtime_ns, found.st_ino)
         if stamp != self._stamp:
-            self._serials = read_revoked(self._folder, REVOKED, self._trusted)
+            self._serials = read_revoked(self._folder, self._trusted)
             self._stamp = stamp
         return serial in self._serials
 
@@ -317,7 +317,7 @@ def context(folder: Path, kind: Kind, *, connects: bool | None = None) -> ssl.SS
     connects = kind == "site" if connects is None else connects
     trusted = read_certificate(folder, "authority.pem")
     if listed := connects and there(folder, REVOKED):
-        read_revoked(folder, REVOKED, trusted)
+        read_revoked(folder, trusted)
     side = ssl.PROTOCOL_TLS_CLIENT if connects else ssl.PROTOCOL_TLS_SERVER
     found = ssl.SSLContext(side)
     found.minimum_version = ssl.TLSVersion.TLSv1_3

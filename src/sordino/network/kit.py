@@ -250,7 +250,7 @@ def keyed(authority: Path, agreement: Agreement, now: dt.datetime) -> list[str]:
     name alone, a server to a broker as well, so that another key would not make it another server.
     """
     before, by, listens = read_agreement(authority / AGREEMENT), _pair(authority), admits(agreement)
-    revoked = certificates.read_revoked(authority, REVOKED, by.certificate)
+    revoked = certificates.read_revoked(authority, by.certificate)
     found = []
     for name in _known(agreement) & _serials(authority).keys():
         if (kept := authority / _kept(agreement, name)).exists():
@@ -317,7 +317,7 @@ def renew(authority: Path, name: str, out: Path, now: dt.datetime, host: str = "
     if there(out, AGREEMENT):  # of one of several studies
         agreement, folder = read_agreement(out / AGREEMENT), out
     key, serials = _known_key(folder, agreement, name, out), _serials(authority)
-    revoked = certificates.read_revoked(authority, REVOKED, by.certificate)
+    revoked = certificates.read_revoked(authority, by.certificate)
     # its other certificates may have been for other keys, which were revoked before
     if key is not None and key.certificate.serial_number in revoked:
         raise StudyError(
@@ -341,7 +341,7 @@ def revoke(authority: Path, name: str, now: dt.datetime) -> Path:
         StudyError: if the agreement does not know the name.
     """
     _, by = _authority(authority, name)
-    before = certificates.read_revoked(authority, REVOKED, by.certificate)
+    before = certificates.read_revoked(authority, by.certificate)
     own = {int(each) for each in _serials(authority).get(name, [])}
     _put(authority, {REVOKED: certificates.revoked(by, sorted(before | own), now)})
     return authority / REVOKED

@@ -249,10 +249,10 @@ def farewell(folder: Path, options: ServerOptions, seconds: float) -> int:
         return session.bye(last.bye, seconds)
 
 
-def _bye(moment: Snapshot, hands_out: bool, why: str = "") -> frames.Bye:
+def _bye(moment: Snapshot, hands_out: bool) -> frames.Bye:
     given = moment.model if hands_out else moment.model[:0]
     model = np.ascontiguousarray(given, dtype="<f4").tobytes()
-    return frames.Bye(why=moment.ended or why, model=model)
+    return frames.Bye(why=moment.ended or "", model=model)
 
 
 def prepare_server(options: ServerOptions) -> PrepareRun:

@@ -168,9 +168,9 @@ def prepare_site(
         built = agreed.network.site(index, own, study, folder, run, affordable_steps)
         world: Any = built.simulation
         model, secure = built.first.model, None
-        if world.regime.summing is not None:
+        if agreed.summing is not None:
             pair = certificates.read_pair(agreed.folder, "site")
-            secure = SecureSumClient(agreed, index, world.regime.summing, model.size, pair)
+            secure = SecureSumClient(agreed, index, agreed.summing, model.size, pair)
         site = Site(
             agreed=agreed,
             index=index,
@@ -401,10 +401,9 @@ def _price(
             "The ledger is of this run alone: what other runs spend on the same rows is not added "
             "up" + (". Give --ledger FOLDER for one that is" if part.data_ledger else "")
         )
-    elif standing is not None:
+    else:
         yield from _spent(standing, limit, len(own), options.ledger)
-    if standing is not None:
-        yield _left(standing)
+    yield _left(standing)
     if options.ledger is not None:
         yield (
             "Proof, run.json and log of the run will state what these rows have spent by all runs "
@@ -434,7 +433,7 @@ def _spent(standing: Standing, limit: float | None, rows: int, ledger: Path) -> 
 def _left(standing: Standing) -> str:
     """Say what the rest of a limit pays for."""
     planned, charged, pays = standing.planned, standing.charged, standing.pays
-    after = "" if standing.total is None else f" at epsilon {epsilon_text(standing.total)} in all"
+    after = f" at epsilon {epsilon_text(standing.total)} in all"
     if pays is None or pays >= planned:
         return f"What is left pays for all {planned} {charged} that the study plans{after}."
     if not pays:

@@ -32,7 +32,6 @@ from sordino.core.effect import (
     Woke,
 )
 from sordino.core.effect import Booked as Paid
-from sordino.core.world import Summing
 from sordino.mechanisms.gaussian import Gaussian
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import PoissonSampled
@@ -70,12 +69,7 @@ def rules(*, whole: bool = False, deadline: float | None = None, method: Any = N
         sigma=SIGMA,
     )
     adder = SharedSum(
-        rule=RULE,
-        weights=terms.weights,
-        scale=-2.0,
-        sampling_rate=Q,
-        whole=whole,
-        summing=Summing(N, H, 0, BITS),
+        rule=RULE, weights=terms.weights, scale=-2.0, sampling_rate=Q, whole=whole, fewest=H
     )
     return Synchronous(
         method=method or (DpFedAvg(tau=3) if whole else DpSgd()),
@@ -314,12 +308,7 @@ def test_what_a_client_sends_is_its_sum_of_clipped_gradients(weight: float) -> N
     masked = one.answer(asked, permits(one.price(asked)))
     grid = one.part.rule.grid(0.5, 1e-3)
     total = SharedSum(
-        rule=one.part.rule,
-        weights=(1.0,),
-        scale=1,
-        sampling_rate=Q,
-        whole=False,
-        summing=Summing(1, 1, 0, BITS),
+        rule=one.part.rule, weights=(1.0,), scale=1, sampling_rate=Q, whole=False, fewest=1
     )
     residues = total.added(None, masked)
     assert residues is not None
@@ -391,14 +380,7 @@ def test_a_client_draws_itself_with_the_rate_that_is_booked_and_sends_noise_othe
     one = whole()
     rule = one.part.rule
     grid, lengths = rule.grid(1.0, 1e-4), []
-    total = SharedSum(
-        rule=rule,
-        weights=(1.0,),
-        scale=1,
-        sampling_rate=0.3,
-        whole=True,
-        summing=Summing(1, 1, 0, BITS),
-    )
+    total = SharedSum(rule=rule, weights=(1.0,), scale=1, sampling_rate=0.3, whole=True, fewest=1)
     for number in range(1, 201):
         asked = task(rule.dimension, round=number, steps=2, clip=1.0, noise_multiplier=1e-4)
         said = one.answer(asked, permits(one.price(asked), number))

@@ -175,7 +175,7 @@ class Rows(Streaming):
 def _corpus(wanted: Wanted) -> Corpus:
     how = ReadOptions(
         label=wanted.label,
-        scale=None if wanted.scale == 1.0 else wanted.scale,
+        scale=wanted.scale,
         identify=wanted.identify,
         target="classes",
         classes=wanted.classes,
@@ -276,7 +276,7 @@ def refuse_two_labels(place: str, entity: Indices, labels: Labels, classes: Name
 
 
 def published(
-    name: str, *, rows: int | None = None, scale: float | None = None, seed: int = 0
+    name: str, *, rows: int | None = None, scale: float = 1.0, seed: int = 0
 ) -> TableStream:
     """The stream ``susy`` or ``higgs``.
 

@@ -10,7 +10,7 @@ row.
 a row with too many or too few cells, a label that is no class, a compressed file that breaks off.
 Rows that are passed are not checked.
 
-**Constants.** x' = x / scale, with numbers that are known without looking at the data.
+**A constant.** x' = x / scale, with a number that is known without looking at the data.
 
 **Length.** A Parquet file says how many rows it has. A CSV file does not: ``length`` is None, and
 reading gives fewer rows than asked for at its end. Where ``rows`` is given, as it is for published
@@ -39,17 +39,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sordino.base.errors import DataError, did_you_mean
-from sordino.data.dataset import (
-    Indices,
-    Names,
-    Scale,
-    Shape,
-    Single,
-    constants,
-    listed,
-    refuse_non_finite,
-    single,
-)
+from sordino.data.dataset import Indices, Names, Shape, Single, listed, refuse_non_finite, single
 from sordino.data.encoding import refuse_gaps
 from sordino.data.formats import AGAIN, Source
 from sordino.data.identity import entity as entity_of
@@ -102,7 +92,7 @@ class TableStream:
         label: str = "label",
         entity: str | None = None,
         header: Sequence[str] | None = None,
-        scale: Scale | None = None,
+        scale: float = 1.0,
         rows: int | None = None,
         name: str | None = None,
         seed: int = 0,
@@ -115,7 +105,7 @@ class TableStream:
             label: the column of labels.
             entity: the column that says whose each row is.
             header: names of all columns of a CSV file whose first line is a row already.
-            scale: public constants by which features are divided; one, or one for each.
+            scale: a public constant by which features are divided.
             rows: how many there must be.
             name: otherwise the file's.
             seed: of what a drift draws.
@@ -136,7 +126,7 @@ class TableStream:
         self.length = rows if self._file_rows is None else self._file_rows
         if rows is not None and rows != self.length:
             raise self._count(self.length or 0)
-        self._scale = constants(scale, self.shape, f"{self.path}: scale")
+        self._scale = np.float32(scale)
 
     def read(self, start: int, count: int) -> Piece:
         """Return the examples from ``start`` on.
@@ -164,12 +154,12 @@ class TableStream:
         return ByClass(self, self.seed, drift)
 
     def rescale(self, x: Single, first: int) -> None:
-        """Apply the constants to rows (n, features) from ``first`` on, in place.
+        """Apply the constant to rows (n, features) from ``first`` on, in place.
 
         Raises:
             DataError: for a feature that is not finite then.
         """
-        if self._scale is not None:
+        if self._scale != 1.0:
             with np.errstate(over="ignore", invalid="ignore"):  # a warning would tell of a row
                 x /= self._scale
         refuse_non_finite(x, str(self.path), self._features, first)

@@ -254,7 +254,7 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
             reason=method.unpriced or "",
         )
 
-    def affordable(self, clients: Sequence[Edge], ledgers: LedgerSession) -> tuple[int, ...] | None:
+    def affordable(self, ledgers: LedgerSession) -> tuple[int, ...] | None:
         """Return the updates that each edge can still pay for; None if nothing is promised."""
         if self.study.privacy.unit == "none" or self.study.form == "paper":
             return None

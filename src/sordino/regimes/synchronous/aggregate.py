@@ -62,7 +62,7 @@ from sordino.base.errors import LocalProtocolError, RemoteProtocolError, StudyEr
 from sordino.base.message import Answer, Contribution, Masked, Update, Vector
 from sordino.base.residues import Residues, added, unpacked
 from sordino.clients.simulation import TrainingState
-from sordino.core.world import EncodedSnapshot, Summing
+from sordino.core.world import EncodedSnapshot
 from sordino.mechanisms.correlated import Memory, released
 from sordino.mechanisms.gaussian import Bounded, Learning, within
 from sordino.mechanisms.shared import SharedNoise
@@ -240,7 +240,7 @@ class SharedSum:
         scale: what a sum over the weights of those who arrived is multiplied by.
         sampling_rate: q of examples, or q_c of clients.
         whole: whether whole clients are protected.
-        summing: the numbers that secure sums follow from.
+        fewest: M, contributions that a sum must have to be opened.
     """
 
     rule: SharedNoise
@@ -248,7 +248,7 @@ class SharedSum:
     scale: float
     sampling_rate: float
     whole: bool
-    summing: Summing
+    fewest: int
 
     @classmethod
     def of(
@@ -259,7 +259,6 @@ class SharedSum:
         rule: SharedNoise,
     ) -> SharedSum:
         """Return the sums of a calibrated study; ``average`` is p_i of models, adding up to 1."""
-        assert study.summing is not None
         rate, weights, scale = study.privacy.sampling_rate, average, 1.0
         if study.aggregated:
             weights = tuple(study.shares(sizes))
@@ -273,13 +272,8 @@ class SharedSum:
             scale=scale / rate,
             sampling_rate=rate,
             whole=study.aggregated,
-            summing=study.summing,
+            fewest=study.fewest,
         )
-
-    @property
-    def fewest(self) -> int:
-        """M: contributions that a sum must have to be opened."""
-        return self.summing.fewest
 
     @property
     def condition(self) -> str:

@@ -151,7 +151,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         """C, or S, of the first round."""
         return math.inf if self.noise is None else self.noise.clip
 
-    def affordable(self, clients: Sequence[Any], ledgers: LedgerSession) -> tuple[int, ...] | None:
+    def affordable(self, ledgers: LedgerSession) -> tuple[int, ...] | None:
         """Return the charges that each client can still pay for; None without a limit.
 
         A paper's literal form keeps to the R_c it would have if its raw constants cost nothing.
@@ -159,7 +159,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         """
         if isinstance(self.study.method, ClientLevel) and not self.study.aggregated:
             return None
-        return super().affordable(clients, ledgers)
+        return super().affordable(ledgers)
 
     def affordable_steps(self, pays: tuple[int, ...] | None) -> list[int] | None:
         """Return the charges of each client, or the rounds of all, where rounds are charged."""

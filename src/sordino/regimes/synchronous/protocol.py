@@ -80,7 +80,7 @@ from sordino.core.effect import (
     Wake,
     Woke,
 )
-from sordino.core.world import EncodedSnapshot, Faults, Summing
+from sordino.core.world import EncodedSnapshot, Faults
 from sordino.mechanisms.correlated import Memory
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST, Learning
 from sordino.privacy import Event as Price
@@ -268,11 +268,6 @@ class Synchronous(Rules[State]):
     def history(self) -> History | None:
         """The history that the aggregator's noise is drawn over."""
         return None if self.aggregator is None else self.aggregator.history
-
-    @property
-    def summing(self) -> Summing | None:
-        """The numbers that secure sums follow from, where clients share the noise; or None."""
-        return None if self.adder is None else self.adder.summing
 
     @property
     def growth(self) -> float:
