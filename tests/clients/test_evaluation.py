@@ -115,6 +115,14 @@ def test_a_public_share_is_said_in_plan_promise_and_report(table: Path) -> None:
     assert "DECLARED PUBLIC" in write(table / "run").read_text()
 
 
+def test_rows_of_a_private_share_pay_no_more_than_anybody_is_promised(table: Path) -> None:
+    """They may be of the client with the least epsilon, and spent 3.57 of 0.5."""
+    changes = *data('test="private share"'), "privacy.epsilons=[0.5, 2.0, 4.0]"
+    assert priced(read(table, *changes))[1].epsilon == 0.5
+    with pytest.raises(StudyError, match=r"must not pass 0\.5"):
+        read(table, *changes, "privacy.evaluation_epsilon=1.0")
+
+
 def test_a_private_share_pays_for_every_evaluation(table: Path) -> None:
     study = read(table, *data('test="private share"'), "privacy.evaluation_epsilon=1.0")
     outcome = played(study, table / "run")
@@ -217,10 +225,7 @@ def test_test_rows_do_not_train(table: Path) -> None:
             ("privacy.evaluation_epsilon=1.0",),
             "privacy.evaluation_epsilon is what the rows of data.test = 'private share' pay",
         ),
-        (
-            (*data('test="private share"'), "privacy.evaluation_epsilon=9.0"),
-            "must not pass epsilon = 4",
-        ),
+        ((*data('test="private share"'), "privacy.evaluation_epsilon=9.0"), "must not pass 4"),
         (
             (
                 *data('test="private share"'),

@@ -164,7 +164,7 @@ class Failing(Centred):
             case "raises":
                 raise ValueError(f"a row with {x}")
             case "leaves":
-                raise SystemExit(f"a row with {x}")
+                raise BaseException(f"a row with {x}")
         return found.astype(np.float64)
 
 

@@ -157,7 +157,7 @@ class Careful(Optimizer):
     leaves: bool = False
 
     def begin(self, learning_rate: float, like: torch.Tensor) -> Steps:
-        error = SystemExit if self.leaves else FloatingPointError
+        error = BaseException if self.leaves else FloatingPointError
 
         class Own:
             def take(self, weights: torch.Tensor, gradient: torch.Tensor, variance: float) -> None:

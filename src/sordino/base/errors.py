@@ -23,7 +23,8 @@ CutShort, with 130 Interrupted; with 1 the rest, and LedgerUnavailable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 LONGEST = 2_000
 """Characters of a text of which a peer chose a part."""
@@ -126,6 +127,19 @@ class DiskFull(SordinoError):
 
 class ResumeError(SordinoError):
     """A run folder whose parts do not belong together."""
+
+
+@contextmanager
+def passing_over() -> Iterator[None]:
+    """Pass over whatever a user's code raises on a record, a panic of Rust too, which is no
+    ``Exception``; but for an interrupt.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException:  # it would tell of the record
+        pass
 
 
 def no_memory(error: BaseException) -> bool:

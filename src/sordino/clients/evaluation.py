@@ -172,7 +172,8 @@ def priced(study: HorizontalStudy) -> tuple[Gaussian, Budget, int]:
     private test share: one every so many rounds or updates, and one at the end.
     """
     privacy, times = study.privacy, study.horizon // study.stride + 1
-    epsilon = privacy.epsilon if privacy.evaluation_epsilon is None else privacy.evaluation_epsilon
+    own = privacy.evaluation_epsilon
+    epsilon = study.least_epsilon if own is None else own
     if epsilon is None or privacy.delta is None:
         raise StudyError("data.test = 'private share' needs privacy.epsilon and privacy.delta")
     sigma = _multiplier(times, epsilon, privacy.delta, privacy.accountant)

@@ -241,7 +241,7 @@ class HorizontalStudy(Study):
 
     def _can_be_measured(self) -> None:
         """Refuse a test set that pays for evaluations where its rows have no price of their own."""
-        own, most = self.privacy.evaluation_epsilon, self.privacy.epsilon
+        own, most = self.privacy.evaluation_epsilon, self.least_epsilon
         if self.data.testing != "private share":
             if own is not None:
                 raise ValueError(
@@ -266,7 +266,8 @@ class HorizontalStudy(Study):
             )
         if own is not None and own > most:
             raise ValueError(
-                f"privacy.evaluation_epsilon must not pass epsilon = {epsilon_text(most)}; got "
+                f"privacy.evaluation_epsilon must not pass {epsilon_text(most)}, the least epsilon "
+                "of a client whose rows these may be; got "
                 f"{epsilon_text(own)}: the promise is for every row, whether it trains or tests"
             )
 
@@ -315,6 +316,12 @@ class HorizontalStudy(Study):
         """The most that each client may spend; infinite where nothing is promised."""
         given = self.given_epsilons
         return (self.privacy.epsilon or math.inf,) * self.data.clients if given is None else given
+
+    @property
+    def least_epsilon(self) -> float | None:
+        """What every row is promised, whosever it is."""
+        given = self.given_epsilons
+        return self.privacy.epsilon if given is None else min(given)
 
     @property
     def multipliers(self) -> tuple[float, ...]:

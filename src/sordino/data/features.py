@@ -249,8 +249,8 @@ def _fill(found: Examples, front: FrontEnd, x: Examples) -> bool:
     try:
         with np.errstate(all="ignore"):
             features = given(one, x, found.shape[1:])
-    except (Exception, SystemExit) as error:  # a user's front end may raise anything
-        if no_memory(error) and not foreign(front):
+    except BaseException as error:  # a user's front end may raise anything
+        if isinstance(error, KeyboardInterrupt) or (no_memory(error) and not foreign(front)):
             raise
         return False
     if features.dtype != found.dtype or not np.isfinite(features).all():

@@ -55,10 +55,11 @@ Shapes: vectors (d,), rows (n, d), float32; C in their units, z dimensionless.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
-from sordino.base.errors import StudyError
+from sordino.base.errors import StudyError, passing_over
 from sordino.base.registry import foreign
 from sordino.privacy import event
 
@@ -219,13 +220,10 @@ def within(mechanism: Bounded, vector: Tensor) -> tuple[Tensor, bool]:
     somebody's own fails on it, or gives what is not finite: an error would tell of the
     contribution, and with a NaN the sum loses those of all others.
     """
-    try:
+    with passing_over() if foreign(mechanism) else nullcontext():
         found, inside = mechanism.bounded(vector)
         if not foreign(mechanism) or bool(found.isfinite().all()):
             return found.reshape(vector.shape), bool(inside)
-    except (Exception, SystemExit):  # a user's code may raise anything
-        if not foreign(mechanism):
-            raise
     return vector.new_zeros(vector.shape), False
 
 

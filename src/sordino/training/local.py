@@ -84,7 +84,9 @@ class LocalWork:
             with own_code() if own else nullcontext():
                 try:
                     self._take(batches, start)
-                except (Exception, SystemExit) as error:  # a user's code may raise anything
+                except BaseException as error:  # a user's code may raise anything
+                    if isinstance(error, KeyboardInterrupt):
+                        raise
                     if isinstance(error, StudyError) and not own:
                         raise  # of the study, and of no rows
                     if no_memory(error) and not foreign(self.optimizer):

@@ -41,7 +41,7 @@ class Calm(Looking):
 class Careful(Calm):
     def active(self, shape, uniform, means):
         if means().max() > 0.4:
-            raise SystemExit("a large mean")
+            raise BaseException("a large mean")
         return super().active(shape, uniform, means)
 
 

@@ -408,6 +408,11 @@ class Data(Table):
                 f"test_file is given, and test = '{self.test}' makes no use of it: set test "
                 "= 'file', or leave test_file out"
             )
+        if self.test_file and self.test_file == self.file:
+            raise ValueError(
+                "test_file is the file that trains, and models are measured on its rows exactly: "
+                "name another one"
+            )
         if self.test == "file" and not self.test_file and not inside:
             raise ValueError(
                 "test 'file' needs test_file, a second file of the same form, whose rows are public"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -25,7 +24,7 @@ from torch import Tensor, nn
 
 from sordino.base.arrays import Ints
 from sordino.base.entropy import Entropy, Seeded
-from sordino.base.errors import StudyError
+from sordino.base.errors import StudyError, passing_over
 from sordino.base.message import Vector
 from sordino.base.registry import foreign
 from sordino.base.settings import filled_memory
@@ -338,7 +337,7 @@ class Split:
 def _said(rule: Activation, parties: int) -> str:
     """Return whom a rule of somebody's own activates by made-up numbers, on which it may fail."""
     drawn = Seeded(0).at("made up").random((8, parties))
-    with suppress(Exception, SystemExit):  # a user's code may raise anything
+    with passing_over():
         return str(rule.active(drawn.shape, drawn.copy, drawn.astype(np.float32).copy))
     return "it fails"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from sordino.base.arrays import Array, Floats, Ints
 from sordino.base.entropy import Entropy
-from sordino.base.errors import DataError, StudyError
+from sordino.base.errors import DataError, StudyError, passing_over
 from sordino.base.registry import foreign
 from sordino.data import stream as streams
 from sordino.data.dataset import Dataset, scaled
@@ -208,11 +209,10 @@ class Activity:
         An event on whose features somebody's own rule fails has all parties active: an error would
         tell of it.
         """
-        try:
+        active, own = None, self.activation.looks and foreign(self.activation)
+        with passing_over() if own else nullcontext():
             active = self.asked(x, start, n, block)
-        except (Exception, SystemExit):  # a user's code may raise anything
-            if not (self.activation.looks and foreign(self.activation)):
-                raise
+        if active is None:
             events = enumerate(np.split(x, n)) if n > 1 else ()
             found = [self.drawn(each, start + i, 1, block)[0] for i, each in events]
             active = np.concatenate(found) if found else np.ones((n, len(self.columns)), bool)

@@ -81,13 +81,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from sordino.base.errors import StudyError
+from sordino.base.errors import StudyError, passing_over
 from sordino.base.registry import foreign
 from sordino.mechanisms.gaussian import Apart, Measuring, Shortening
 
@@ -161,7 +160,7 @@ class Measured:
         def norms(rows: Tensor) -> Tensor:
             found = rows.new_full((len(rows),), math.inf, dtype=torch.float64)
             for i, row in enumerate(alone(rows)):
-                with suppress(Exception, SystemExit):  # a user's code may raise anything
+                with passing_over():
                     found[i] = mechanism.norms(row)
             return found
 
@@ -193,7 +192,7 @@ class Shortened:
             short = torch.zeros_like(rows, dtype=torch.float64)
             norms = rows.new_full((len(rows),), math.inf, dtype=torch.float64)
             for i, row in enumerate(alone(rows)):
-                with suppress(Exception, SystemExit):  # a user's code may raise anything
+                with passing_over():
                     made, norm = mechanism.shortened_rows(row)
                     if bool(made.isfinite().all()):
                         norms[i], short[i] = norm, made
