@@ -305,6 +305,10 @@ def test_every_mistake_is_said_once_with_place_value_and_remedy(
             (LABEL, "privacy.ledger=kept"),
             "every example counts as an entity of its own: set ledger = 'run'",
         ),
+        (  # 200 answers about the label of one row, at the price of one
+            (LABEL, 'data={file="x.npz", parties=2, stream="deformed", classes=["a", "b"]}'),
+            "makes many examples of one row",
+        ),
     ],
 )
 def test_what_is_promised_is_spelled_out_and_can_be_kept(

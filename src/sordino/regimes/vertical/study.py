@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from sordino.base.registry import AtLeastOne, BelowOne, Positive, Section
+from sordino.base.registry import AtLeastOne, BelowOne, Positive, Section, foreign
 from sordino.core.method import METHODS
 from sordino.core.study.base import Epsilon, Execution, PrivacySpec, Study
 from sordino.core.study.data import Source, refuse_classes
@@ -351,11 +351,17 @@ class VerticalStudy(Study):
             )
         if privacy.unit == "none":
             return
+        if data.stream.invents and not (data.published or foreign(data.stream)):
+            raise ValueError(
+                f"data.stream '{data.stream.kind}' makes many examples of one row, and each counts "
+                f"as an entity of its own: of private rows, unit '{privacy.unit}' would promise "
+                "what does not hold. Use stream 'replay'"
+            )
         if not data.stream.invents and data.drift.by_class:
+            other = "stream 'deformed', or " if data.published else ""
             raise ValueError(
                 f"data.drift '{data.drift.kind}' draws an entity by its label, so when it comes "
-                f"would tell its label: with unit '{privacy.unit}' use stream 'deformed', or drift "
-                "'features'"
+                f"would tell its label: with unit '{privacy.unit}' use {other}drift 'features'"
             )
         if privacy.memoised and data.repeats and data.drift.relabels:
             raise ValueError(
