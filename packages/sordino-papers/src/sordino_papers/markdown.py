@@ -20,6 +20,18 @@ TITLES = {
 }
 HEAD = """# Which claims of the five papers hold
 
+Each claim has two verdicts:
+
+* **The paper's own form**: its noise and its constants, at the epsilon that it claims, whatever the
+  true one is.
+* **The sound form**: all methods at equal true epsilon. A claim that has one form only, as those of
+  methods without privacy, has the same verdict in both.
+
+A claim holds if both are shown. [How the claims are judged](#how-the-claims-are-judged) says when a
+verdict is.
+"""
+HOW = """## How the claims are judged
+
 `{command}` makes this page and a page for each paper: it runs the studies of a
 catalogue and judges each claim of the papers' text by a rule. There are three scales:
 
@@ -32,23 +44,16 @@ catalogue and judges each claim of the papers' text by a rule. There are three s
 Where a claim hangs on the model, the catalogue lets the runs at full scale judge it, once they are
 there.
 
-Each claim has two verdicts:
-
-* **The paper's own form**: its noise and its constants, at the epsilon that it claims, whatever the
-  true one is.
-* **The sound form**: all methods at equal true epsilon. A claim that has one form only, as those of
-  methods without privacy, has the same verdict in both.
-
-A claim holds if both are shown. A verdict *holds* if every comparison that the claim makes is
-shown at 95 % over seeds (Student's t, paired by seed); *does not hold* if one is shown to be on the
-other side (corrected for the number of comparisons); and *cannot be told* otherwise. Where a claim
-says "as good as", the 90 % interval must lie within bounds that were written down before (two
-one-sided tests at 5 %). *Not run* says that the data or the scale leaves it out.
+A verdict *holds* if every comparison that the claim makes is shown at 95 % over seeds (Student's t,
+paired by seed); *does not hold* if one is shown to be on the other side (corrected for the number
+of comparisons); and *cannot be told* otherwise. Where a claim says "as good as", the 90 % interval
+must lie within bounds that were written down before (two one-sided tests at 5 %). *Not run* says
+that the data or the scale leaves it out.
 
 Where the seeds left a claim open and a few more would tell it, more were run, once or twice: their
 number was fixed before, and where a claim hangs on one comparison, only its runs have them. A test
-that is made again errs a little more often than 5 %. The number of seeds that is said to tell a
-claim gives even odds that it does if the mean and spread that were found are the true ones, and
+that is made again errs a little more often than 5 %. The number of seeds that would show or refute
+a claim gives even odds that it does if the mean and spread that were found are the true ones, and
 worse odds where several comparisons are open.
 """
 WHOLE = """\
@@ -95,7 +100,7 @@ def first(found: Found, whole: Found, command: str) -> str:
     Args:
         whole: what there is of the entries at full scale.
     """
-    parts = [HEAD.format(command=command)]
+    parts = [HEAD]
     others = by_name(beside(found, whole))
     rows = headlines([said for _, said in found], others)
     if rows:
@@ -119,6 +124,7 @@ def first(found: Found, whole: Found, command: str) -> str:
             WHOLE,
             _table(("paper", "item", "runs", "claims"), run_whole),
         ]
+    parts.append(HOW.format(command=command))
     parts.append(
         "A claim counts once. *Counted elsewhere* are claims that several places of a paper make, "
         "and those of runs that stand in for data that is not here and repeat another item's.\n\n"
@@ -143,16 +149,7 @@ def _whole(said: EntryOf) -> list[str]:
 def headlines(entries: Sequence[EntryOf], whole: Mapping[str, EntryOf]) -> list[tuple[str, ...]]:
     """Rows of the headline claims."""
     return [
-        (
-            f"{TITLES[said.paper]}: {claim.text} ({claim.where})",
-            f"**{claim.verdict}**",
-            _verdict(claim, "paper"),
-            _verdict(claim, "sound"),
-            printed(claim),
-            _data(claim),
-            claim.length or "-",
-            remark(claim),
-        )
+        (f"{TITLES[said.paper]}: {claim.text} ({claim.where})", *_judged(claim), remark(claim))
         for name in TITLES
         for said in entries
         if said.paper == name
@@ -192,27 +189,60 @@ def page(paper: str, found: Found, beside: Found = ()) -> str:
 
 
 def claims(paper: str, entries: Sequence[EntryOf], whole: Mapping[str, EntryOf]) -> str:
-    """The claims of a paper, a row each; beside them the verdicts at full scale."""
-    rows = [
-        [
-            f"[{judge.item}](#{anchor(judge)})",
-            f"{claim.text} ({claim.where})",
-            f"**{claim.verdict}**",
-            _verdict(claim, "paper"),
-            _verdict(claim, "sound"),
-            printed(claim),
-            _data(claim),
-            f"counted in {claim.repeats}" if claim.repeats else _remark(said, i, whole),
-        ]
+    """The claims of a paper, a row each, those that count first; beside them the verdicts at full
+    scale.
+    """
+    found = [
+        (
+            claim,
+            [
+                f"[{judge.item}](#{anchor(judge)})",
+                f"{claim.text} ({claim.where})",
+                *_judged(claim),
+                f"counted in {claim.repeats}" if claim.repeats else _remark(said, i, whole),
+            ],
+        )
         for said in entries
         for i, (judge, claim) in enumerate(judging(said, whole))
     ]
+    head = ("item", *COLUMNS)
+    parts = [
+        f"# {TITLES[paper]}: claims, tables and figures\n",
+        _summary([claim for claim, _ in found if not claim.repeats]) + "\n",
+        "[How the claims are judged](../reproduction.md#how-the-claims-are-judged). Accuracies and "
+        "errors are in per cent, mean ± standard deviation over seeds. The figure of a verdict is "
+        "that of the comparison that is farthest from the claimed side.\n",
+        _table(head, [row for claim, row in found if not claim.repeats]),
+    ]
+    elsewhere = [row for claim, row in found if claim.repeats]
+    if elsewhere:
+        parts += ["Claims that are counted elsewhere:\n", _table(head, elsewhere)]
+    return "\n".join(parts)
+
+
+def _summary(claims: Sequence[ClaimOf]) -> str:
+    """What came of the claims that count, in three sentences."""
+    own = sum(not claim.on_other_data for claim in claims if claim.data)
+    run = sum(bool(claim.data) for claim in claims)
+    paper, sound = (
+        _several([getattr(claim, form) for claim in claims].count("holds"), "holds")
+        for form in ("paper", "sound")
+    )
     return (
-        f"# {TITLES[paper]}: claims, tables and figures\n\n"
-        "[How to read the verdicts](../reproduction.md). Accuracies and errors are in per cent, "
-        "mean ± standard deviation over seeds. The figure of a verdict is that of the comparison "
-        "that is farthest from the claimed side.\n\n"
-        + _table(("item", *COLUMNS[:6], "remark"), rows)
+        f"**Of {len(claims)} claims, {counted(claims)}.** In the paper's own form {paper}, in the "
+        f"sound form {sound}. Of {run} that were judged by runs, {own} were on the paper's data."
+    )
+
+
+def _judged(claim: ClaimOf) -> tuple[str, ...]:
+    """What was found of a claim, from its verdict to the length of its runs."""
+    return (
+        f"**{claim.verdict}**",
+        _verdict(claim, "paper"),
+        _verdict(claim, "sound"),
+        printed(claim),
+        _data(claim),
+        claim.length or "-",
     )
 
 
@@ -276,12 +306,12 @@ def remark(claim: ClaimOf) -> str:
     told = [claim.why] if claim.why else []
     needs = [each for each in (form.needed for form in claim.forms) if each is not None]
     if claim.verdict == "cannot be told" and needs:
-        number, _, of = Need.together(needs)
+        number, against, of = Need.together(needs)
         kind = "cases" if of.unit == "%" else "seeds"
         if number < math.inf:
             told.append(
-                f"At this mean and spread it takes about {number} {kind} to tell "
-                f"({of.what}; {of.count} were run)."
+                f"{'More would rather refute it: ' if against else 'To show it takes '}"
+                f"about {number} {kind} at this mean and spread ({of.what}; {of.count} were run)."
             )
         elif of.count > 1:
             told.append(f"No number of {kind} would tell ({of.what}: the same in all {of.count}).")
@@ -304,9 +334,14 @@ def _remark(said: EntryOf, i: int, whole: Mapping[str, EntryOf]) -> str:
 def counted(claims: Sequence[ClaimOf]) -> str:
     """Count the claims by verdict, each once."""
     once = [claim.verdict for claim in claims if not claim.repeats]
-    told = [f"{once.count(said)} {said}" for said in SAID if said in once]
+    told = [_several(once.count(said), said) for said in SAID if said in once]
     repeated = len(claims) - len(once)
     return ", ".join([*told, *([f"{repeated} counted elsewhere"] if repeated else [])])
+
+
+def _several(number: int, said: str) -> str:
+    plural = {"holds": "hold", "does not hold": "do not hold"}
+    return f"{number} {said if number == 1 else plural.get(said, said)}"
 
 
 def anchor(said: EntryOf) -> str:

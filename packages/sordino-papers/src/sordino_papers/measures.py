@@ -24,6 +24,9 @@ from sordino.extend.runs import Run, at, number
 Curve: TypeAlias = tuple[tuple[float, float], ...]
 """Points (x, y), in the order of x."""
 
+SHARES = ("accuracy", "error", "accumulated")
+"""Columns that are shown in per cent."""
+
 Take = Literal["last", "first", "mean", "max", "spread"]
 
 
@@ -108,7 +111,10 @@ class Column(Measure, frozen=True):
 
     @property
     def told(self) -> str:
-        return self.column if self.take == "last" else f"{self.take} {self.column}"
+        if self.take in ("first", "last"):
+            return f"{self.column} in the first row" if self.take == "first" else self.column
+        reduced = {"max": "largest", "spread": "deviation of"}.get(self.take, self.take)
+        return f"{reduced} {self.column}"
 
     def of(self, run: Run) -> float | None:
         found = [value for _, value in points(run, self.column, "round", self.part)]
@@ -138,7 +144,7 @@ class Until(Measure, frozen=True):
 
     ``until = 0.8`` with ``column = "accuracy"``; ``below = true`` for a loss that must stay below.
     A run that never keeps it has no number, unless ``else_end = true``: then its end counts.
-    ``kept = false`` takes the first row that reaches it.
+    ``kept = false`` takes the first row that reaches it. ``unit`` names what is counted.
     """
 
     until: float
@@ -147,12 +153,15 @@ class Until(Measure, frozen=True):
     below: bool = False
     kept: bool = True
     else_end: bool = False
+    unit: str = ""
 
     falling = True
 
     @property
     def told(self) -> str:
-        return f"{self.over} until {self.column} is {self.until:g}"
+        share = self.column in SHARES
+        level = f"{100 * self.until:g} %" if share else f"{self.until:g}"
+        return f"{self.unit or self.over} until {self.column} is {level}"
 
     def of(self, run: Run) -> float | None:
         curve = points(run, self.column, self.over, None)
@@ -181,7 +190,7 @@ class Along(Measure, frozen=True):
 
     @property
     def percent(self) -> bool:
-        return self.curve in ("accuracy", "error", "accumulated")
+        return self.curve in SHARES
 
     @property
     def falling(self) -> bool:
@@ -189,7 +198,7 @@ class Along(Measure, frozen=True):
 
     @property
     def told(self) -> str:
-        return self.curve
+        return f"jumps of {self.curve}" if self.jumps else self.curve
 
     def of(self, run: Run) -> Curve:
         found = points(run, self.curve, self.over, self.part)

@@ -99,7 +99,8 @@ class Versus(Rule, frozen=True, kw_only=True):
             printed = [evidence.gain(panel, one, other, point) for panel, point in places]
             if ratio:
                 printed = [None] * len(places)
-            what = f"{one} {'over' if ratio else 'minus'} {other}"
+            names = evidence.name(one), evidence.name(other)
+            what = f"{names[0]} {'over' if ratio else 'minus'} {names[1]}"
             if self.over == "each":
                 for (panel, point), each, gain in zip(places, found, printed, strict=True):
                     words = evidence.words(panel, what, point)
@@ -109,7 +110,8 @@ class Versus(Rule, frozen=True, kw_only=True):
             means = [mean([each[seed] for each in found]) for seed in sorted(seeds)]
             told = [each for each in printed if each is not None]
             gain = mean(told) if len(told) == len(printed) > 0 else None
-            yield Pair(f"{what}, mean over {len(found)}", means, asked, gain, ratio)
+            words = evidence.words("", f"{what}, mean over {len(found)}")
+            yield Pair(words, means, asked, gain, ratio)
 
     @staticmethod
     def _between(
@@ -178,7 +180,8 @@ class Steps(Rule, frozen=True, kw_only=True):
                     last, first = (
                         evidence.numbers(panel, series, point, part) for part in ("last", "first")
                     )
-                    what = evidence.words(panel, f"{series}: last quarter minus first", point)
+                    name = f"{evidence.name(series)}: last quarter minus first"
+                    what = evidence.words(panel, name, point)
                     yield Pair(what, list(minus(last, first).values()), asked)
             return
         for panel, points in evidence.rows(self):
@@ -237,7 +240,7 @@ class Within(Rule, frozen=True):
         for panel, point in evidence.places(self):
             for series in self.within:
                 found = evidence.numbers(panel, series, point)
-                words = evidence.words(panel, series, point)
+                words = evidence.words(panel, evidence.name(series), point)
                 printed = evidence.printed(panel, series, point)
                 yield Pair(words, list(found.values()), Asked(low, high, closed=True), printed)
 
@@ -260,7 +263,7 @@ class Peaks(Rule, frozen=True):
                 best = " or ".join(among or self.at)
                 picked = self._picked({point: found[point] for point in among}, evidence.sign)
                 for point in (each for each in points if each not in self.at):
-                    what = evidence.words(panel, f"{series}: {best} minus {point}")
+                    what = evidence.change(panel, series, best, point)
                     ahead = list(minus(picked, found[point]).values())
                     yield Pair(what, ahead, evidence.ahead(0.0))
 

@@ -290,7 +290,7 @@ class Evidence:
         first, last = (self.numbers(panel, series, point) for point in (low, high))
         before, after = (self.printed(panel, series, point) for point in (low, high))
         printed = None if before is None or after is None else after - before
-        what = self.words(panel, f"{series}: {high} minus {low}")
+        what = self.change(panel, series, high, low)
         return Pair(what, list(minus(last, first).values()), asked, printed)
 
     def ahead(self, by: float) -> Asked:
@@ -310,10 +310,30 @@ class Evidence:
             rows.setdefault(panel, []).append(point)
         return ((panel, points) for panel, points in rows.items() if len(points) > 1)
 
+    def name(self, series: str) -> str:
+        """A series as people read it."""
+        return next(each.label for each in self.grid.entry.series if each.key == series)
+
+    def axis(self, point: str) -> str:
+        """Of what a point is the number, if it is one."""
+        x = self.grid.entry.x
+        number = point[:1] in tuple("-0123456789") and "=" not in point
+        return x.label.split(" (")[0] if x and number else ""
+
     def words(self, panel: str, what: str, point: str = "") -> str:
-        """A comparison in words."""
+        """A comparison in words: of what, where, between whom."""
         names = {each.key: each.label for each in self.grid.entry.panel}
-        return ", ".join(filter(None, (names.get(panel, ""), what, point)))
+        shown = [each for each in self.grid.entry.shown if not each.minus]
+        titles = {each.measure: each.title.split(" (")[0] for each in shown}
+        told = titles.get(self.measure) or self.measure.told
+        told = "" if self.measure.told == "accuracy" else told
+        point = " = ".join(filter(None, (self.axis(point), point)))
+        return ", ".join(filter(None, (told, names.get(panel, ""), what, point)))
+
+    def change(self, panel: str, series: str, one: str, other: str) -> str:
+        """A comparison of two points in words."""
+        head = ", ".join(filter(None, (self.name(series), self.axis(other))))
+        return self.words(panel, f"{head}: {one} minus {other}")
 
     @property
     def sign(self) -> float:
@@ -325,7 +345,8 @@ def judge(rule: Rule, evidence: Evidence) -> Judged:
     """Return the verdict of the runs of a form on a rule."""
     if isinstance(rule, Wins):
         won = rule.won(evidence)
-        what = f"share of {len(won)} cases in which {' or '.join(rule.wins)} is best"
+        best = " or ".join(evidence.name(each) for each in rule.wins)
+        what = f"share of {len(won)} cases in which {best} is best"
         found, asked = share(sum(won), len(won)), Asked(low=rule.share)
         pair = Pair(what, [], asked, rule.printed(evidence))
         comparisons = [Comparison.between(pair, found, found, len(won), "%")]

@@ -36,8 +36,12 @@ def test_a_page_of_a_paper_quotes_the_headlines(paper: str) -> None:
 def test_counts_are_those_of_the_pages() -> None:
     for paper, title in TITLES.items():
         ((_, *counts),) = rows(DOCS / "reproduction.md", f"[{title}]")
-        claims = [row for row in rows(DOCS / "reproduction" / f"{paper}.md", "[") if len(row) == 8]
+        claims = [row for row in rows(DOCS / "reproduction" / f"{paper}.md", "[") if len(row) == 9]
         once = [row for row in claims if not row[-1].startswith("counted in")]
         assert int(counts[-1]) == len(claims) - len(once)
         assert sum(map(int, counts[: len(SAID)])) == len(once)
         assert [row[2] for row in once].count("**holds**") == int(counts[0])
+        assert (
+            f"**Of {len(once)} claims, {counts[0]} "
+            in (DOCS / "reproduction" / f"{paper}.md").read_text()
+        )

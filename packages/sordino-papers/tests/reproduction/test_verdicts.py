@@ -13,7 +13,7 @@ import scipy.stats  # type: ignore[import-untyped]
 
 from sordino_papers.cells import Place
 from sordino_papers.checks import CHECKS
-from sordino_papers.entry import Claim, Entry, Published, Series, Shown
+from sordino_papers.entry import Axis, Claim, Entry, Published, Series, Shown
 from sordino_papers.measures import SHORT, Along, Measure, Until, chosen
 from sordino_papers.results import Results, judged
 from sordino_papers.rules import RULES, Asked, Pair, Rule
@@ -31,12 +31,14 @@ NUMBERS: Mapping[tuple[str, str], tuple[float, ...]] = {
     ("one", "1"): (0.5,),
     ("one", "2"): (0.5,),
 }
+SERIES = tuple(Series(key, f"the {key} one") for key in ("low", "high", "wide", "one", "a", "b"))
 
 
 def evidence(measure: Measure = SHORT["accuracy"]) -> Evidence:
     entry = Entry(
         name="e", paper="mapa", item="Fig. 1", title="t", study="s",
-        shown=(Shown(measure), Shown(measure, minus="low")), series=(Series("low", "low"),),
+        shown=(Shown(measure), Shown(measure, minus="low")), series=SERIES,
+        x=Axis("edges (a note)", ()),
         published=(
             Published(40.0, "low", "1"), Published(65.0, "high", "1"),
             Published(9.0, "high", "2", shown=1),
@@ -131,17 +133,21 @@ def test_what_a_comparison_says_is_what_is_true() -> None:
     """A fall is worded as a fall, beside the paper's size."""
     rule: Rule = chosen({"better": "low", "than": ["high"]}, RULES)
     told = statistics(judge(rule, evidence(SHORT["error"])))
-    assert told[0].startswith("low minus high, 1: -20.3 points [-21.8, -18.9], asked below 0, ")
+    between = "error, the low one minus the high one, edges = 1"
+    assert told[0].startswith(f"{between}: -20.3 points [-21.8, -18.9], asked below 0, ")
     assert told[0].endswith("paper -25 points, n = 3")
     gained: Rule = chosen({"better": "high", "than": ["low"], "x": ["2"]}, RULES)
     assert "paper 9 points" in statistics(judge(gained, evidence()))[0]
     ratio: Rule = chosen({"better": "low", "than": ["high"], "times": 1.3, "x": ["1"]}, RULES)
     (told_ratio,) = statistics(judge(ratio, evidence(SHORT["error"])))
-    assert told_ratio.startswith("low over high, 1: 0.711 times [")
+    assert told_ratio.startswith("error, the low one over the high one, edges = 1: 0.711 times [")
     assert "asked below 0.769, paper" not in told_ratio
     falls: Rule = chosen({"falls": ["low"]}, RULES)
     (change,) = statistics(judge(falls, evidence(Along("tau"))))[:1]
-    assert change == "low: last quarter minus first, 1: 1 [1, 1], asked below 0, n = 3"
+    assert (
+        change
+        == "tau, the low one: last quarter minus first, edges = 1: 1 [1, 1], asked below 0, n = 3"
+    )
 
 
 def shares(generator: np.random.Generator, mean: float, asked: Asked, seeds: int) -> float:
