@@ -23,7 +23,7 @@ from sordino.base.logs import log_to
 from sordino.base.message import Derivative, Embedding, Labels, Passive, Turn, Update
 from sordino.core import study as studies
 from sordino.core.effect import Arrived, Begin
-from sordino.core.run import session
+from sordino.core.run import reading, session
 from sordino.network import demo, frames
 from sordino.network import kit as kits
 from sordino.network.kit import Agreed
@@ -290,6 +290,23 @@ def test_a_run_in_the_order_of_arrival_ends_and_books_as_planned(tmp_path: Path)
     assert {each[0] for each in booked} == {"labels", "entities", "party:0", "party:1"}
     for folder, unit in zip(folders[1:], ("party:0", "party:1", "labels"), strict=True):
         assert entries(folder) == [each for each in booked if each[0] in (unit, "entities")]
+
+
+def test_sites_state_what_was_spent_where_appearances_end_before_events(tmp_path: Path) -> None:
+    """They saw fewer events than the stream has, took that for an early end, and stated the budget;
+    the server stated what was spent.
+    """
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "ten.npz", x=rng.random((10, 6), np.float32), y=np.arange(10) % 2)
+    data = f"data={{file='{tmp_path / 'ten.npz'}', parties=2, classes=['0', '1']}}"
+    study = read(tmp_path, [data, ENTITY, "privacy.appearances=2", "privacy.epsilon=900.0"])
+    laid = demo.lay_out(study, tmp_path / "federation", scripted=False)
+    play(laid, scripted=False)
+    folders = [laid.server / "run", *(kit / "run" for kit, _ in laid.sites)]
+    found = [reading.load(folder) for folder in folders]
+    assert len({each.guaranteed for each in found}) == 1
+    assert found[0].guaranteed == pytest.approx(found[0].spent)
+    assert (found[0].guaranteed or 0.0) < 900.0
 
 
 @pytest.mark.parametrize(

@@ -588,7 +588,8 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
             ledgers=ledgers,
         )
         mine = {"server": split.flats()["server"]}
-        return replace(server.prepared("messages"), named=partial(named, mine))
+        made, rows = server.prepared("messages"), min(self.agreement.sizes)
+        return replace(made, named=partial(named, mine), planned=partial(server.planned, rows))
 
     def site(
         self,
@@ -627,7 +628,12 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
             limit=limited.privacy.epsilon or math.inf,
         )
         made = work.prepared("messages")
-        return replace(made, study=limited, named=partial(named, flats))
+        return replace(
+            made,
+            study=limited,
+            named=partial(named, flats),
+            planned=partial(work.planned, len(data)),
+        )
 
     def _server_model(self) -> ServerModel:
         """Return the server's half; it waits for a site to speak unasked, and for an answer to a
@@ -754,6 +760,9 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
         asked = replace(asked, budgets={**asked.budgets, unit: budget})
         planned = min(-(-self.study.horizon * batch // rows), privacy.appearances)
         pays = asked.affordable(unit)
+        first = min(-(-min(prices.BLOCK, self.study.horizon) * batch // rows), planned)
+        if pays is not None and pays < first:  # a block of events is booked as a whole
+            pays = 0
         most = planned if pays is None else min(pays, planned)
         return Standing(
             spent=0.0,

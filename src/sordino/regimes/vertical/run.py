@@ -82,6 +82,7 @@ from sordino.mechanisms.response import RandomisedResponse, secret
 from sordino.privacy import Allowance, Budget, Charge, LedgerSession, Permits, accountant
 from sordino.privacy.accounting import Spent
 from sordino.privacy.rounding import epsilon_text
+from sordino.privacy.session import History
 from sordino.regimes.vertical.halves import Arrays, Engine, EventPath, Graph, Played
 from sordino.regimes.vertical.method import Mask
 from sordino.regimes.vertical.models import Split, make_party, make_server, named, rates
@@ -391,6 +392,18 @@ class Events(RegimeRules[State], World[State]):
             paid="appearance of an entity",
             remedy=self._remedy(),
         )
+
+    def planned(self, rows: int) -> dict[str, History]:
+        """Return all charges of an entity that its budget pays for, where each of so many rows is
+        one and comes again in every pass.
+        """
+        found: dict[str, History] = {}
+        if self.affordable_steps is not None:
+            most = min(self.affordable_steps[0], -(-self.study.horizon * self.batch // rows))
+            for unit, event, count in charges(self.study, 1, most):
+                if unit in self.ledgers.names:
+                    found[unit] = (*found.get(unit, ()), (event, count))
+        return found
 
     def _remedy(self) -> str:
         """Return what helps where the budget pays for no event; what was spent before is said,
