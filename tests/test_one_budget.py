@@ -196,6 +196,21 @@ def test_a_later_run_counts_all_that_one_could_have_spent_which_chose_by_looking
         assert verdict.epsilon == pytest.approx(bound, rel=1e-6)
 
 
+def test_in_a_runs_own_ledger_each_client_counts_up_to_its_own_budget(tmp_path: Path) -> None:
+    """The rest of a run that chooses was filled up to the largest: 3.99 where 1 was promised."""
+    path = tmp_path / "study.toml"
+    path.write_text(SYNCHRONOUS)
+    own = (1.0, 2.0, 4.0)
+    data = f'data={{file="{saved(tmp_path, "0.csv", plain())}", clients=3}}'
+    asked = [data, 'model.name="logistic"', *ALI, f"privacy.epsilons={list(own)}"]
+    session.begin(
+        studies.read(path, [*asked, "privacy.epsilon=4.0"]), tmp_path / "run", print, print
+    )
+    with so.Ledger.open(tmp_path / "run") as ledger:
+        for i, most in enumerate(own):
+            assert 0.9 * most < ledger.epsilon(DELTA, f"client:{i}") <= most
+
+
 def test_of_a_run_that_ended_in_a_version_before_no_less_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ from sordino.network.storage import JOURNAL
 from sordino.network.transport import Event, Mailbox
 from sordino.privacy import Gaussian, Ledger, LedgerSession, PoissonSampled, accountant
 from sordino.privacy.chain import BEGIN
+from sordino.privacy.reserve import reserve
 from sordino.report.page import render
 
 from .conftest import Makes
@@ -114,19 +115,40 @@ def test_a_run_ends_when_too_few_sites_are_left_that_have_not_refused(
         assert 0 < found.done[each].spent <= limits[each]
 
 
+def ended_by_a_site(found: Federation, *, answers: bool = True) -> None:
+    """It answers once, or never, and refuses what it is asked then."""
+    found.start("server", "site-0", "site-1")
+    found.until(lambda: found.net.listens)
+    hand = Hand(found, "site-2")
+    hand.hello()
+    if answers:
+        hand.answer(hand.get(frames.Ask))
+    hand.send(frames.Refuse(hand.get(frames.Ask).number, "I have seen enough"))
+    found.wait()
+
+
+def test_of_a_literal_form_that_was_ended_the_whole_plan_counts(federate: Makes) -> None:
+    """At its true price, though no budget is enforced there."""
+    form = 'privacy.mechanism={kind="haar", form="paper"}'
+    found = federate("synchronous", [form], minimum=3)
+    ended_by_a_site(found, answers=False)
+    for site in ("site-0", "site-1"):
+        with Ledger.open(found.folder(site) / "ledger.sqlite", readonly=True) as ledger:
+            ((event, _),) = ledger.spent(unit := next(iter(ledger.units())))
+            missing = sum(each.count for each in reserve(ledger) if each.unit == unit)
+            assert sum(n for _, n in ledger.spent(unit)) + missing == 16
+            price = accountant("rdp").epsilon([(event, 16)], 1e-3)
+        counted = verify(found.folder(site) / "ledger.sqlite").epsilon
+        assert counted == pytest.approx(price, rel=1e-6)
+
+
 @pytest.mark.parametrize("name", ["synchronous", "asynchronous"])
 def test_who_may_have_been_ended_by_looking_states_the_budget(name: str, federate: Makes) -> None:
     """Other sites and the server see releases: what was spent when one of them ended the run was
     stated as a bound (true delta up to nine times the stated one).
     """
     found = federate(name, minimum=3)
-    found.start("server", "site-0", "site-1")
-    found.until(lambda: found.net.listens)
-    hand = Hand(found, "site-2")
-    hand.hello()
-    hand.answer(hand.get(frames.Ask))
-    hand.send(frames.Refuse(hand.get(frames.Ask).number, "I have seen enough"))
-    found.wait()
+    ended_by_a_site(found)
     # two steps in eight rounds; an edge may be asked for all updates, and lose as many
     whole_plan = {"synchronous": 16, "asynchronous": 48}[name]
     event = PoissonSampled(0.2, Gaussian(1.0))
