@@ -21,7 +21,7 @@ ROUNDS = """
 name = "shared"
 [data]
 file = "FILE"
-test_file = "FILE"
+test = "none"
 clients = 2
 [model]
 name = "logistic"
@@ -46,7 +46,7 @@ EDGES = """
 name = "shared"
 [data]
 file = "FILE"
-test_file = "FILE"
+test = "none"
 clients = 2
 [model]
 name = "logistic"
