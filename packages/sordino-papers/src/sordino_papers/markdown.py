@@ -310,8 +310,8 @@ def remark(claim: ClaimOf) -> str:
         kind = "cases" if of.unit == "%" else "seeds"
         if number < math.inf:
             told.append(
-                f"{'More would rather refute it: ' if against else 'To show it takes '}"
-                f"about {number} {kind} at this mean and spread ({of.what}; {of.count} were run)."
+                f"By its rule, about {number} {kind} would {'refute' if against else 'show'} it at "
+                f"this mean and spread ({of.what}; {of.count} were run)."
             )
         elif of.count > 1:
             told.append(f"No number of {kind} would tell ({of.what}: the same in all {of.count}).")
