@@ -109,6 +109,15 @@ def haar_equality() -> list[Pair]:
     return [_near(f"variance in sigma^2, m = {m}", v, told, 0.05) for m, v, told in _variances()]
 
 
+def haar_density() -> list[Pair]:
+    """Fig. 4: the variance of the noise that comes back, over that of DP-SGD at the same epsilon.
+
+    A gradient of norm 1 moves H by u W^(-1/2), so H / (1 / W) by the root of the largest W, m: so
+    many times more noise costs what DP-SGD does.
+    """
+    return [_at_most(f"variance over DP-SGD's, m = {m}", v * m, 1.0) for m, v, _ in _variances()]
+
+
 def mapa_sensitivity() -> list[Pair]:
     """Remark 4: an average of b = 12 gradients, clipped to b dS / 2, moves by dS at most.
 
@@ -176,6 +185,7 @@ CHECKS: Mapping[str, Callable[[], list[Pair]]] = {
     "haar-example": haar_example,
     "haar-bound": haar_bound,
     "haar-equality": haar_equality,
+    "haar-density": haar_density,
     "mapa-sensitivity": mapa_sensitivity,
     "mapa-theorem-2": mapa_theorem_2,
     "mapa-theorem-4": mapa_theorem_4,

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats  # type: ignore[import-untyped]
+import torch
 
+from sordino.extend.runs import Basis
 from sordino_papers.cells import Place
 from sordino_papers.checks import CHECKS
 from sordino_papers.entry import Axis, Claim, Entry, Published, Series, Shown
@@ -275,6 +277,7 @@ def test_statements_that_need_no_run() -> None:
         "haar-example": {"holds"},
         "haar-bound": {"holds"},
         "haar-equality": {"does not hold"},
+        "haar-density": {"does not hold"},
         "mapa-sensitivity": {"does not hold"},
         "mapa-theorem-2": {"holds"},
         "mapa-theorem-4": {"holds"},
@@ -282,3 +285,8 @@ def test_statements_that_need_no_run() -> None:
     variances = [each.values[0] for each in CHECKS["haar-bound"]()]
     exact = [1 / m**2 + (1 - 1 / m**2) / 3 for m in (8, 1024)]  # 1/m^2 + the sum of 4^-l
     assert variances == pytest.approx(exact)
+    basis = Basis.flat(8)  # a gradient of norm 1 moves W H by so much at most
+    halves = [2.0 ** (-0.5 * (level or 3)) for level in basis.levels]
+    moved = basis.forward(torch.eye(8), halves) * torch.tensor([8.0, 8, 4, 4, 2, 2, 2, 2])
+    costs = float(torch.linalg.matrix_norm(moved, 2)) ** 2
+    assert CHECKS["haar-density"]()[0].values[0] == pytest.approx(exact[0] * costs)
