@@ -133,6 +133,17 @@ def mapa_sensitivity() -> list[Pair]:
     return [_at_most("change over dS, b = 12", (moved[1] - moved[0]) / sensitivity, 1.0)]
 
 
+def mapa_theorem_1() -> list[Pair]:
+    """The privacy loss of noise of uniform direction and exponential length, in two dimensions, at
+    a point close to one gradient; the other one is dS away. The density is that of the length over
+    2 pi times the length.
+    """
+    epsilon, near = 0.1, 1e-6
+    far = 1.0 - near
+    loss = math.log(far / near) + epsilon * (far - near)
+    return [_at_most(f"loss at epsilon = {epsilon}, {near:g} dS away", loss, epsilon)]
+
+
 def _stale(rates: Callable[[int], float], updates: int, delay: int, noise: float) -> np.ndarray:
     """Squared norms |x_t|^2 of descent on f(x) = |x|^2 / 2 with gradients from ``delay`` updates
     before and noise of this total variance, (runs, updates), from |x| = 1.
@@ -187,6 +198,7 @@ CHECKS: Mapping[str, Callable[[], list[Pair]]] = {
     "haar-equality": haar_equality,
     "haar-density": haar_density,
     "mapa-sensitivity": mapa_sensitivity,
+    "mapa-theorem-1": mapa_theorem_1,
     "mapa-theorem-2": mapa_theorem_2,
     "mapa-theorem-4": mapa_theorem_4,
 }

@@ -279,6 +279,7 @@ def test_statements_that_need_no_run() -> None:
         "haar-equality": {"does not hold"},
         "haar-density": {"does not hold"},
         "mapa-sensitivity": {"does not hold"},
+        "mapa-theorem-1": {"does not hold"},
         "mapa-theorem-2": {"holds"},
         "mapa-theorem-4": {"holds"},
     }
