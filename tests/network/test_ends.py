@@ -199,6 +199,20 @@ def test_a_site_charges_what_it_has_planned(name: str, changes: list[str], feder
             assert charged == planned
 
 
+def test_a_site_whose_budget_pays_for_nothing_does_not_begin(federate: Makes) -> None:
+    """It refused the first task, which ended the run for all the others."""
+    found = federate("synchronous", limits={"site-0": 0.01})
+    found.start("server", "site-0")
+    found.threads["site-0"].join(30)
+    assert "does not pay for a single local step" in str(found.failed["site-0"])
+    assert not found.folder("site-0").exists()
+    found.limits.clear()
+    found.start("site-0", "site-1", "site-2")
+    del found.failed["site-0"]
+    found.wait()
+    assert found.done["server"].rounds == 8
+
+
 def test_a_site_plans_no_more_than_its_budget_pays_for(federate: Makes) -> None:
     """Others count its plan in full, and would count more than was promised."""
     found = federate("synchronous", ["privacy.epsilon=2.0"])

@@ -29,7 +29,7 @@ file = "rows.csv"
 label = "outcome"
 clients = 2
 test = "file"
-test_file = "rows.csv"
+test_file = "public.csv"
 categories = { ward = ["a", "b"] }
 missing = { age = 50 }
 ranges = { age = [0, 100] }

@@ -123,7 +123,8 @@ def _of_torch(found: object) -> bool:
 
 
 def _replaced() -> str | None:
-    """Put back what own code has put in the place of a function of torch; its name, if any."""
+    """Put back what own code has put in the place of torch's functions; the last's name, if any."""
+    last = None
     for place, known in _FUNCTIONS:
         if [*map(vars(place).get, known)] == [*known.values()]:
             continue
@@ -131,8 +132,8 @@ def _replaced() -> str | None:
             found = vars(place).get(name)
             if found is not was and not _of_torch(found):
                 setattr(place, name, was)
-                return f"{place.__name__}.{name}"
-    return None
+                last = f"{place.__name__}.{name}"
+    return last
 
 
 _OWN, _HOME = _of_torch.__code__, os.path.dirname(torch.__file__)

@@ -337,10 +337,10 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
     def own(self, index: int) -> SiteScope:
         """An update has no noise yet."""
         if self.regime.summing(self.study) is not None:
-            return SiteScope("Every opened sum that this site has a part in")
+            return SiteScope(index, "Every opened sum that this site has a part in")
         if self.study.privacy.unit != "client":
             return super().own(index)
-        return SiteScope("Everything that the aggregator publishes of this site's updates")
+        return SiteScope(index, "Everything that the aggregator publishes of this site's updates")
 
     def released(self, index: int) -> str:
         if (own := self.regime.summing(self.study)) is not None:

@@ -448,7 +448,7 @@ IDEAL = (
 TESTS = {
     "published": "The test set is public and used for reporting only.",
     "file": "The rows of the test file were declared public: models are measured on them exactly, "
-    "and often.",
+    "and often. Nothing is promised for these rows, whoever they are about.",
     "public share": (
         "{share} were set aside and DECLARED PUBLIC (data.test = 'public "
         "share'): models are measured on them exactly, and the people in these rows get no privacy "

@@ -328,7 +328,7 @@ class NetworkRegime(ABC, Generic[T]):
 
     def own(self, index: int) -> SiteScope:
         """Return what a site's promise is about: what it releases itself."""
-        return SiteScope("Everything that this site sends", self.unbounded(index))
+        return SiteScope(index, "Everything that this site sends", self.unbounded(index))
 
     def unbounded(self, index: int) -> str | None:
         """Return why what a site releases has no finite price though the study protects somebody,

@@ -456,10 +456,12 @@ class SiteScope(msgspec.Struct, frozen=True):
     """The part of a run that one site of a network speaks for.
 
     Attributes:
+        index: which site, from 0.
         released: what its promise is about; it knows nothing of what others release.
         unprotected: why what it has is not protected; None where it is.
     """
 
+    index: int
     released: str
     unprotected: str | None = None
 

@@ -439,7 +439,7 @@ def _left(standing: Standing) -> str:
     if not pays:
         return (
             f"What is left pays for none of the {planned} {charged} that the study plans: this "
-            "site would refuse the first task."
+            "site would not begin."
         )
     most = standing.rounds
     rounds = (

@@ -5,7 +5,7 @@ breaks them.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sordino.base.message import Compute, Gradient
 from sordino.core.effect import Arrived, Closed, Finish, Joined, Lapsed, Left, Log, Send
-from sordino.regimes.asynchronous.method import Asgd, EdgeTerms, Mapa
+from sordino.regimes.asynchronous.method import Asgd, EdgeTerms, Mapa, Stage
 from sordino.regimes.asynchronous.protocol import Asynchronous, State
 from sordino.regimes.asynchronous.records import AsynchronousRound
 
@@ -271,3 +271,25 @@ def test_a_lapsed_task_ends_as_its_stale_answer_would_and_no_other_does() -> Non
             )
         )
     assert ends[0] == ends[1]
+
+
+class Numbers(Asgd):
+    """Its stages have NumPy's numbers."""
+
+    def stages(self, terms: EdgeTerms) -> tuple[Stage, ...]:
+        whole: Any = np.int64(terms.updates)
+        one: Any = np.float64(0.5)
+        two: Any = np.float32(0.25)
+        return (
+            Stage(number=1, start=0, length=whole, clip=one, rate=two, variance=two, slowing=one),
+        )
+
+
+def test_numbers_of_an_own_schedule_can_be_kept() -> None:
+    """No checkpoint could, so that a run ended after it had charged, and again when resumed."""
+    terms = EdgeTerms(
+        dimension=D, edges=1, batch=100.0, clip=1.0, noise=1.0, staleness=0, updates=60
+    )
+    (stage,) = Numbers(name="asgd").planned(terms)
+    assert {type(value) for value in astuple(stage)} == {int, float}
+    assert (stage.length, stage.clip, stage.rate) == (60, 0.5, 0.25)

@@ -157,7 +157,10 @@ def _new_folder(
         held.enter_context(files.locked(draft))  # and the folder that it becomes
         built = build(study, draft, run, None)
         full, affordable = built.study, built.simulation.affordable_steps
-        if affordable is not None and max(affordable) < 1:
+        pays = list(affordable or ())
+        if built.own is not None and len(pays) > 1:
+            pays = [pays[built.own.index]]
+        if pays and max(pays) < 1:
             why = built.simulation.ledgers.blame(built.simulation.units)
             built.simulation.ledgers.finish()
             raise BudgetExceeded(

@@ -205,7 +205,7 @@ class AsynchronousMethod(Method):
             isinstance(each, Stage) for each in given
         ):
             raise METHODS.wrong(self, "stages", given, wanted)
-        end = 0
+        end, found = 0, list[Stage]()
         for stage in given:
             if stage.start != end or stage.length < 1:
                 raise METHODS.wrong(self, "stages", given, wanted)
@@ -216,9 +216,20 @@ class AsynchronousMethod(Method):
             ):
                 raise METHODS.wrong(self, "rate", rate, "a number")
             end = stage.end
+            found.append(
+                Stage(  # NumPy's numbers are none for JSON
+                    number=int(stage.number),
+                    start=int(stage.start),
+                    length=int(stage.length),
+                    clip=float(stage.clip),
+                    rate=None if stage.rate is None else float(stage.rate),
+                    variance=float(stage.variance),
+                    slowing=float(stage.slowing),
+                )
+            )
         if end < terms.updates:
             raise METHODS.wrong(self, "stages", given, wanted)
-        return tuple(given)
+        return tuple(found)
 
     def rate(self, terms: EdgeTerms, stage: Stage, number: int) -> float:
         """gamma_t of update t = ``number``, from 1, which falls into ``stage``."""

@@ -369,7 +369,7 @@ class Asynchronous(Rules[State]):
                 state.buffer = waiting, count
                 return False
             gradient, state.buffer = waiting * np.float32(1.0 / count), (None, 0)
-        rate = self.method.rate(self.terms, state.stage, state.version + 1)
+        rate = float(self.method.rate(self.terms, state.stage, state.version + 1))
         before, moved = state.average, gradient * np.float32(-rate)
         moved += state.weights
         state.weights = moved
@@ -409,7 +409,7 @@ class Asynchronous(Rules[State]):
             steps=max(state.given),
             stage=stage.number,
             clip=_finite(stage.clip),
-            rate=self.method.rate(self.terms, stage, max(state.version, 1)),
+            rate=float(self.method.rate(self.terms, stage, max(state.version, 1))),
             norm=max(since.squares / applied, 0.0) ** 0.5 if applied else None,
             staleness=behind / applied if applied else None,
             stalest=max(since.staleness, default=None),
