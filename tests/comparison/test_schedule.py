@@ -158,6 +158,18 @@ def test_unequal_privacy_is_said(
     assert found.equal == (not any("equal privacy" in note for note in said))
 
 
+def test_clients_with_other_epsilons_are_not_at_equal_privacy(tmp_path: Path) -> None:
+    own = studies.read(
+        side(tmp_path, "a").path, [f"privacy.epsilons={[1.0, *[4.0] * 9]}", 'name="own"']
+    )
+    one = member(side(tmp_path, "a"), 4.0)
+    other = member(Side("own", "own", tmp_path / "a.toml", own, own), 4.0)
+    assert result.inequalities(one, one, "true") == []
+    assert result.inequalities(one, other, "true") == [
+        "not at equal privacy: clients have other epsilons"
+    ]
+
+
 @pytest.mark.parametrize("at", ["true", "claimed"])
 def test_a_claim_is_never_shown_as_the_truth(tmp_path: Path, at: result.At) -> None:
     sound = member(side(tmp_path, "sound"), 4.0)

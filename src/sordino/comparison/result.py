@@ -386,6 +386,8 @@ def inequalities(first: Member, other: Member, at: At) -> list[str]:
         if a.unit == "none" or a.delta == b.delta
         else [f"not at equal privacy: delta {b.delta:g} against {a.delta:g}"]
     )
+    if len({getattr(each, "epsilons", None) for each in (a, b)}) > 1:
+        found.append("not at equal privacy: clients have other epsilons")
     one, two = first.at(at), other.at(at)
     if one is not None and two is not None and not math.isclose(one, two, rel_tol=EQUAL):
         same = (
