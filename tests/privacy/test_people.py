@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.base.errors import BudgetExceeded, HeldBack, LedgerError
+from sordino.base.errors import BudgetExceeded, HeldBack, LedgerError, StudyError
 from sordino.privacy import (
     Budget,
     Charge,
@@ -531,8 +531,8 @@ def test_against_a_book_that_keeps_every_record_by_itself(
         "DELETE FROM record_arrays WHERE name = 'row digests'",
         "UPDATE record_sets SET live = 0",
         "UPDATE record_events SET event = replace(event, '1.5', '15.0')",
-        "UPDATE record_meta SET value = replace(replace(value, '0', '1'), '2', '3') WHERE "
-        "name = 'key'",
+        "UPDATE record_meta SET value = CASE substr(value, 1, 1) WHEN '0' THEN '1' ELSE '0' END "
+        "|| substr(value, 2) WHERE name = 'key'",
     ],
 )
 def test_records_that_were_changed_by_hand_are_found(tmp_path: Path, change: str) -> None:
@@ -648,19 +648,22 @@ def test_the_rest_of_a_run_is_what_its_budget_would_have_paid_for_after_all_befo
         assert two.epsilon("x", 1e-5, "rdp") == epsilon((STEP, 40))  # 10, and 15 in each set
 
 
-def test_a_run_that_others_can_end_counts_in_full_from_its_first_charge(tmp_path: Path) -> None:
+def test_a_run_that_others_can_end_counts_in_full_from_its_beginning(tmp_path: Path) -> None:
     """What it had spent counted, so that its end, or a server that vanished, chose what the next
-    run stated; and what another promise held back of it was forgotten.
+    run stated; then the plan from its first charge on, so that who sent the first task did; and
+    what another promise held back of it was forgotten.
     """
     promised = Budget(epsilon((STEP, 12)) * (1 + 1e-9), 1e-5, "rdp")
     with LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2)]) as one:
         begun(one, 50.0, ((STEP, 9),), others=True)
         with LedgerSession.for_data(tmp_path, "two", [of("b", 2, 3)]) as two:
             begun(two, promised.epsilon)
-            assert two.epsilon("b", 1e-5, "rdp") == 0.0
-            booked(one, "a", STEP, 2)
+            assert one.epsilon("a", 1e-5, "rdp") == 0.0
+            for count in (0, 2):
+                if count:
+                    booked(one, "a", STEP, count)
+                assert two.epsilon("b", 1e-5, "rdp") == epsilon((STEP, 9))
             assert one.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 2))
-            assert two.epsilon("b", 1e-5, "rdp") == epsilon((STEP, 9))
             booked(two, "b", STEP, 3, promised)
             with pytest.raises(HeldBack, match=r"All that other runs of these records .* one\."):
                 booked(two, "b", STEP, 1, promised, key="more")
@@ -670,7 +673,7 @@ def test_a_run_that_others_can_end_counts_in_full_from_its_first_charge(tmp_path
         assert three.epsilon("c", 1e-5, "rdp") == epsilon((STEP, 9))
 
 
-def test_a_run_that_others_can_end_waits_where_its_plan_is_more_than_another_was_promised(
+def test_a_run_does_not_begin_where_its_plan_is_more_than_another_was_promised(
     tmp_path: Path,
 ) -> None:
     with (
@@ -678,11 +681,12 @@ def test_a_run_that_others_can_end_waits_where_its_plan_is_more_than_another_was
         LedgerSession.for_data(tmp_path, "two", [of("b", 2, 3)]) as two,
     ):
         begun(two, epsilon((STEP, 12)) * (1 + 1e-9))
-        begun(one, 50.0, ((STEP, 13),), others=True)
         with pytest.raises(HeldBack, match="Run two promised"):
-            booked(one, "a", STEP, 1)
+            begun(one, 50.0, ((STEP, 13),), others=True)
+        assert one.ledger.noted(BEGIN, "one") is None
         assert two.epsilon("b", 1e-5, "rdp") == 0.0
         two.finish()
+        begun(one, 50.0, ((STEP, 13),), others=True)
         booked(one, "a", STEP, 1)
         for event, count in ((STEP, 14), (OTHER, 1)):
             with pytest.raises(BudgetExceeded, match="plans no such charge"):
@@ -731,26 +735,24 @@ def test_a_run_that_was_ended_before_its_first_charge_counts_in_full_when_it_goe
             assert three.epsilon("c", 1e-5, "rdp") == epsilon((STEP, 9))
 
 
-def test_a_run_without_a_plan_waits_for_those_that_it_could_leave_no_room(tmp_path: Path) -> None:
+def test_a_run_without_a_plan_is_alone(tmp_path: Path) -> None:
     """What it could still charge fell with each charge of others: who ended it chose how much of it
     counted (true delta 2.0 times the stated one).
     """
-    budget = Budget(epsilon((STEP, 20)) * (1 + 1e-9), 1e-5, "rdp")
     with (
         LedgerSession.for_data(tmp_path, "z", [of("a", 1, 2)]) as one,
         LedgerSession.for_data(tmp_path, "b", [of("b", 2)]) as two,
     ):
-        begun(one, budget.epsilon, ((STEP, 9),), others=True)
-        booked(one, "a", STEP, 2, budget)
-        begun(two, budget.epsilon, others=True)
-        with pytest.raises(HeldBack):
-            booked(two, "b", STEP, 1, budget)
-        booked(one, "a", STEP, 7, budget, key="more")
+        begun(one, 50.0, ((STEP, 9),), others=True)
+        with pytest.raises(StudyError, match="has not ended and uses the same records"):
+            begun(two, 50.0, others=True)
         one.finish()
-        booked(two, "b", STEP, 1, budget, key="now")
-        two.finish()
-    with LedgerSession.for_data(tmp_path, "later", [of("c", 2)]) as later:
-        assert later.epsilon("c", 1e-5, "rdp") == epsilon((STEP, 20))
+        begun(two, 50.0, others=True)
+        with (
+            LedgerSession.for_data(tmp_path, "c", [of("c", 2)]) as three,
+            pytest.raises(StudyError, match="has not ended and uses the same records"),
+        ):
+            begun(three, 50.0)
 
 
 def test_no_round_that_is_charged_again_goes_beyond_the_plan(tmp_path: Path) -> None:
@@ -780,21 +782,20 @@ def test_a_run_is_complete_where_every_plan_was_carried_out_by_somebody(tmp_path
 
 
 def test_two_runs_that_others_can_end_do_not_stop_each_other(tmp_path: Path) -> None:
-    """The second one took what was left beside the plan of the first, and neither went on."""
+    """Each had begun, and took what was left beside the plan of the other; neither went on."""
     budget = Budget(epsilon((STEP, 20)) * (1 + 1e-9), 1e-5, "rdp")
     with (
         LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2), of("c", 4)]) as one,
         LedgerSession.for_data(tmp_path, "two", [of("b", 2)]) as two,
     ):
-        begun(two, budget.epsilon, ((STEP, 20),), others=True)
-        begun(one, 50.0, ((STEP, 9),), others=True)
-        booked(one, "c", STEP, 4)  # and so it has begun on "a"
-        with pytest.raises(HeldBack, match=r"decide when they end: one\."):
-            booked(two, "b", STEP, 1, budget)
-        one.finish()
-        booked(two, "b", STEP, 11, budget)
-        with pytest.raises(BudgetExceeded):
-            booked(two, "b", STEP, 12, budget, key="more")
+        begun(two, budget.epsilon, ((STEP, 12),), others=True)
+        with pytest.raises(HeldBack, match="Run two promised"):
+            begun(one, 50.0, ((STEP, 9),), others=True)
+        begun(one, 50.0, ((STEP, 8),), others=True)
+        booked(one, "c", STEP, 4)
+        booked(two, "b", STEP, 12, budget)
+        booked(one, "a", STEP, 8, key="all")
+        assert one.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 20))
 
 
 def test_a_round_that_was_booked_twice_stops_nobody_beside_a_run_of_other_records(
@@ -815,15 +816,16 @@ def test_a_round_that_was_booked_twice_stops_nobody_beside_a_run_of_other_record
             booked(one, "a", STEP, 1, budget, key="last")
 
 
-def test_the_rest_that_is_booked_is_no_more_than_the_budget_pays_for_by_then(
-    tmp_path: Path,
-) -> None:
+def test_the_rest_that_is_booked_is_no_more_than_was_promised(tmp_path: Path) -> None:
+    """Others charged between the beginning and the first charge, and the plan was too much then."""
     budget = Budget(epsilon((STEP, 20)) * (1 + 1e-9), 1e-5, "rdp")
     with LedgerSession.for_data(tmp_path, "one", [of("a", 1)]) as one:
         begun(one, budget.epsilon, ((STEP, 20),), others=True)
-        with LedgerSession.for_data(tmp_path, "two", [of("b", 1)]) as two:
-            booked(two, "b", STEP, 8)  # while the other one waits
-            two.finish()
+        with (
+            LedgerSession.for_data(tmp_path, "two", [of("b", 1)]) as two,
+            pytest.raises(HeldBack, match="Run one promised"),
+        ):
+            booked(two, "b", STEP, 8)
         booked(one, "a", STEP, 3, budget)
         one.finish()
     with LedgerSession.for_data(tmp_path, "three", [of("c", 1)]) as three:

@@ -167,17 +167,22 @@ def test_settings_that_own_code_leaves_are_put_back_and_its_hooks_refused() -> N
     for handle in handles:
         handle.remove()
     silu, forward = F.silu, nn.SiLU.forward
-    for place, name in (
-        (F, "silu"), (nn.SiLU, "forward"), (torch, "addmm"), (torch.autograd, "grad"),
-        (torch._C._nn, "linear"), (nn.modules.activation, "F"),
+    for place, name, wraps in (
+        (F, "silu", True), (nn.SiLU, "forward", True), (torch, "addmm", True),
+        (torch.autograd, "grad", True), (torch._C._nn, "linear", True),
+        (nn.modules.activation, "F", True), (F, "silu", False), (torch.Tensor, "flatten", True),
+        (nn.SiLU, "_call_impl", False),
     ):  # fmt: skip
 
-        def replaces(h: Tensor, x: Tensor, place: Any = place, name: str = name) -> Tensor:
-            @functools.wraps(getattr(place, name))  # which says that it is torch's
+        def replaces(
+            h: Tensor, x: Tensor, place: Any = place, name: str = name, wraps: bool = wraps
+        ) -> Tensor:
             def mine(*given: Any, **named: Any) -> None:
                 """See data."""
 
-            setattr(place, name, mine)
+            # both say that they are torch's, or lie in its code
+            says = functools.wraps(getattr(place, name)) if wraps else torch.enable_grad()
+            setattr(place, name, says(mine))
             return h
 
         with pytest.raises(StudyError, match=f"in the place of .*{name}, and that would see data"):

@@ -34,7 +34,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from inspect import isbuiltin, ismodule
+from inspect import isbuiltin, isfunction, ismodule
 from itertools import product
 from typing import Any
 
@@ -108,35 +108,47 @@ _SETTINGS: tuple[Setting, ...] = (
 """Getters and setters of what own code may change; the precisions before what is read from them."""
 
 
-def _functions() -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Yield where torch keeps what layers call by name, with what stands there."""
+def _functions() -> Iterator[tuple[Any, dict[str, Any], frozenset[str]]]:
+    """Yield where torch keeps what layers call by name, with what stands there, and all names."""
     kinds = (each for each in vars(nn).values() if isinstance(each, type))
     files = (each for name, each in sys.modules.items() if name.startswith("torch.nn.modules"))
     for place in (torch, functional, torch.Tensor, torch.autograd, torch._C._nn, *kinds, *files):
-        held = vars(place).items()
-        yield place, {name: each for name, each in held if callable(each) or ismodule(each)}
+        held = vars(place)
+        called = {name: each for name, each in held.items() if callable(each) or ismodule(each)}
+        yield place, called, frozenset(held)
 
 
 def _of_torch(found: object) -> bool:
-    """Tell what torch itself puts in a place later: by where its code lies, not by what it says."""
-    return isbuiltin(found) or getattr(found, "__code__", _OWN).co_filename.startswith(_HOME)
+    """Tell what torch itself puts in a place later: by where its code lies, and that of what it
+    wraps, not by what it says.
+    """
+    while isfunction(found) and found.__code__.co_filename.startswith(_HOME):
+        if (found := getattr(found, "__wrapped__", None)) is None:
+            return True
+    return isbuiltin(found)
 
 
 def _replaced() -> str | None:
-    """Put back what own code has put in the place of torch's functions; the last's name, if any."""
+    """Put back what own code has put in the place of torch's functions, or before one that a class
+    inherits; the last's name, if any.
+    """
     last = None
-    for place, known in _FUNCTIONS:
-        if [*map(vars(place).get, known)] == [*known.values()]:
-            continue
-        for name, was in known.items():
-            found = vars(place).get(name)
-            if found is not was and not _of_torch(found):
-                setattr(place, name, was)
-                last = f"{place.__name__}.{name}"
+    for place, known, names in _FUNCTIONS:
+        if [*map(vars(place).get, known)] != [*known.values()]:
+            for name, was in known.items():
+                found = vars(place).get(name)
+                if found is not was and not _of_torch(found):
+                    setattr(place, name, was)
+                    last = f"{place.__name__}.{name}"
+        if isinstance(place, type) and len(vars(place)) > len(names):
+            for name in vars(place).keys() - names:
+                if hasattr(super(place, place), name) and not _of_torch(vars(place)[name]):
+                    delattr(place, name)
+                    last = f"{place.__name__}.{name}"
     return last
 
 
-_OWN, _HOME = _of_torch.__code__, os.path.dirname(torch.__file__)
+_HOME = os.path.join(os.path.dirname(torch.__file__), "")
 _FUNCTIONS = tuple(_functions())
 _ALONE = threading.RLock()
 

@@ -57,7 +57,7 @@ from sordino.privacy.event import Event, decode
 from sordino.privacy.formats import NEWEST, LedgerFormat, recognise
 from sordino.privacy.parts import OF
 from sordino.privacy.permit import Permit, issue
-from sordino.privacy.reserve import RESERVE, Remaining, paid, reserve
+from sordino.privacy.reserve import RESERVE, Remaining, reserve
 from sordino.privacy.storage import SECONDS, Clock, LedgerExists, ledger_errors
 
 BATCH = 64  # links read at once; a hostile one has megabytes
@@ -552,7 +552,8 @@ class Ledger:
         """
         with self.transaction() as db:
             if run is not None and remaining is not None:
-                self._book(paid(self, run, remaining))
+                if self.has_charged(run):
+                    self._book(reserve(self, run, remaining))
                 return
             held = dict(db.execute("SELECT unit, runs FROM record_sets").fetchall())
             self._book(

@@ -10,7 +10,7 @@ the stated one.
 
 But a run that ends early says less than one that goes on: its end is post-processing of the run
 that takes all steps that its plan and its budget allow. Which these are was known before. So other
-runs count all of them, from the first charge on (:class:`~sordino.privacy.records.Prices`), and
+runs count all of them, from its beginning on (:class:`~sordino.privacy.records.Prices`), and
 what is missing is booked when the run has ended: ``reserve`` says what that is.
 
 * Where the number of charges is fixed, their events stand in the note of the beginning. The run
@@ -30,7 +30,6 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -107,7 +106,7 @@ def _missing(ledger: Ledger, begin: Note, remaining: Remaining | None) -> Iterat
         for unit, spent in taken.items()
         if unit in budgets and unit not in planned and unit not in booked
     }
-    if remaining is None or begin.facts.get(OTHERS):
+    if remaining is None:
         left = {
             unit: budgets[unit].remaining_steps(event, tuple(taken[unit].items()))
             for unit, event in events.items()
@@ -117,8 +116,9 @@ def _missing(ledger: Ledger, begin: Note, remaining: Remaining | None) -> Iterat
             {unit: [event] for unit, event in events.items()},
             {unit: budgets[unit] for unit in events},
         )
-    # with its first charge on any unit, a run has begun on all
-    for unit in sorted({*taken, *(planned if taken else ())} - booked):
+    # what ended before its first charge has released nothing
+    counts = planned if taken or ledger.noted(SEAL, run) is None else ()
+    for unit in sorted({*taken, *counts} - booked):
         rest = planned[unit] - done[unit] if unit in planned else Counter()
         if unit in events:
             most = left[unit]
@@ -134,23 +134,6 @@ def _missing(ledger: Ledger, begin: Note, remaining: Remaining | None) -> Iterat
                 round=0,
                 key=f"{_key(run, unit)}/{place}",
             )
-
-
-def paid(ledger: Ledger, run: str, remaining: Remaining) -> list[Charge]:
-    """The charges that are missing of a run, no more of each event than its budget pays for."""
-    begin, found = ledger.noted(BEGIN, run), reserve(ledger, run, remaining)
-    if begin is None or not found:
-        return found
-    budgets, most = _budgets(begin), dict[tuple[str, Event], int]()
-    for event in {each.event for each in found if not isinstance(each.event, NonPrivate)}:
-        units = [each.unit for each in found if each.event == event]
-        left = remaining({unit: [event] for unit in units}, {unit: budgets[unit] for unit in units})
-        most |= {(unit, event): n for unit, n in left.items() if n is not None}
-    return [
-        replace(each, count=min(each.count, most.get((each.unit, each.event), each.count)))
-        for each in found
-        if most.get((each.unit, each.event), 1)
-    ]
 
 
 def _charged(ledger: Ledger, run: str) -> tuple[dict[str, Counter[Event]], set[str]]:
@@ -174,10 +157,11 @@ def _key(run: str, unit: str) -> str:
 
 def _budgets(begin: Note) -> dict[str, Budget]:
     """The promise of a run to each of its units, by its name in the ledger."""
-    promise, kept = begin.facts["promise"], begin.facts.get(PROMISED) or {}
+    promise, kept = begin.facts.get("promise") or {}, begin.facts.get(PROMISED) or {}
     epsilon, delta, name = (promise.get(e) for e in ("epsilon_budget", "delta", "accountant"))
-    held = promise.get("form") == "sound" and epsilon is not None
-    usual = Budget(float(epsilon if held else "inf"), delta or LEAST, name or "rdp")
+    if epsilon is None or promise.get("form") != "sound":
+        epsilon = math.inf
+    usual = Budget(float(epsilon), delta or LEAST, name or "rdp")
     own = {str(unit): Budget(*each) for unit, each in kept.items()}
     return {str(unit): own.get(str(unit), usual) for unit in begin.facts["units"].values()}
 

@@ -182,8 +182,7 @@ class LedgerSession:
         units = {name: unit for unit, name in self.names.items()}
         most = budget if isinstance(budget, Budget) else self._least(budget)
         with self.ledger.transaction():
-            first = not self.ledger.has_charged(self.run)
-            admit = partial(self.prices.admit, units, self.run, first) if self.run else None
+            admit = partial(self.prices.admit, units, self.run) if self.run else None
             permits = self.ledger.charge(named, most, admit)
             self._refuse_unplanned({charge.unit for charge in named})
         return tuple(
@@ -322,9 +321,12 @@ class LedgerSession:
         noted |= {OTHERS: True} if others else {}
         with self.ledger.transaction():  # nobody else begins between the two
             if self.run:
-                self.refuse_choosing(run, chosen=bool(facts.get("promise", {}).get("chosen")))
+                self.refuse_choosing(run, chosen=_chooses(noted))
             noted |= {PROMISED: kept} if self.run or kept else {}
             self.ledger.note(BEGIN, run, noted)
+            if self.run and charges:  # from now on all others count the plan
+                called = {name: unit for unit, name in self.names.items()}
+                self.prices.admit(called, self.run, self._least(promised), planned=True)
 
     def _binding(self, promised: Mapping[str, Budget]) -> dict[str, list[Any]]:
         """The promises to sets that their records' histories do not exceed already."""
@@ -343,13 +345,13 @@ class LedgerSession:
         """
         for other in sorted(self.prices.sharing(self.names.values()) - {run}):
             begin = self.ledger.noted(BEGIN, other)
-            if begin is not None and (chosen or begin.facts.get("promise", {}).get("chosen")):
+            if begin is not None and (chosen or _chooses(begin.facts)):
                 raise StudyError(
                     f"{self.ledger.path}: run {other} has not ended and uses the same records, and "
-                    f"the {'new' if chosen else 'old'} run chooses by what it releases how much it "
-                    "spends, so what is left for the other one would follow from private data. "
-                    "Finish the old run with `sordino run --resume`, or end it with `sordino "
-                    "ledger end`"
+                    f"the {'new' if chosen else 'old'} run, or who can end it, chooses by what it "
+                    "releases how much it spends, so what is left for the other one would follow "
+                    "from private data. Finish the old run with `sordino run --resume`, or end it "
+                    "with `sordino ledger end`"
                 )
 
     def did_all(self, run: str) -> bool:
@@ -440,6 +442,14 @@ class LedgerSession:
 
     def __exit__(self, *raised: object) -> None:
         self.close()
+
+
+def _chooses(begin: Mapping[str, Any]) -> bool:
+    """Tell whether a run does not say at its beginning how much it spends: its releases decide, or
+    others do.
+    """
+    chosen = (begin.get("promise") or {}).get("chosen")
+    return bool(chosen or (begin.get(OTHERS) and not begin.get(PLANNED)))
 
 
 def data_ledger(folder: Path) -> Path:

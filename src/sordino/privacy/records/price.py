@@ -142,7 +142,12 @@ class Prices:
         self._promised: dict[str, dict[str, Budget]] = {}  # of runs that have begun, by set
 
     def admit(
-        self, names: Mapping[str, str], run: str, first: bool, budgets: Mapping[str, Budget]
+        self,
+        names: Mapping[str, str],
+        run: str,
+        budgets: Mapping[str, Budget],
+        *,
+        planned: bool = False,
     ) -> None:
         """Refuse charges on sets that are about to be booked, if they exceed a budget.
 
@@ -153,8 +158,8 @@ class Prices:
         Args:
             names: of this run's sets, for people.
             run: who charges.
-            first: whether it has charged nothing before.
             budgets: of the sets that are charged.
+            planned: whether the run has not charged them yet, but planned to.
 
         Raises:
             BudgetExceeded: naming the set.
@@ -167,7 +172,8 @@ class Prices:
                     f"{self.ledger.path}: run {run} was ended with `sordino ledger end`, so it "
                     f"charges nothing more on {names.get(unit, unit)}; stop its process"
                 )
-        own = {tables.numbers[unit]: budget for unit, budget in budgets.items()}
+        numbers = tables.numbers
+        own = {numbers[unit]: budget for unit, budget in budgets.items() if unit in numbers}
         seen = self._seen(own)
         sharing = [one.sets for number in own for one in tables.classes.get(number, ())]
         mine, others = list[tuple[int, Budget]](), list[tuple[int, str, Budget]]()
@@ -178,7 +184,7 @@ class Prices:
                     others.append((number, whose, budget))
                 elif budget != own.get(number):
                     mine.append((number, budget))
-        if first and tables.open:  # who cannot carry out its plan beside theirs does not begin
+        if planned:
             self._count(besides="")
         for number, budget in mine:
             unit = tables.sets[number].unit
