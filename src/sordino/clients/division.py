@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -301,7 +302,7 @@ def records(part: datasets.Dataset, unit: str, kind: str, most: int | None = Non
     """The records in a client's data; ``most`` rows of each person, by data.person_rows."""
     if part.words is None:
         raise StudyError(
-            f"{unit}: {part.name} does not hold what these examples are recognised by: convert its "
+            f"{unit}: the data does not say what these examples are recognised by: convert its "
             "source again, or leave them out"
         )
     return Records(unit, kind, part.words, part.people, 1 if most is None else most)
@@ -320,7 +321,11 @@ def known_records(study: HorizontalStudy, divided: Federation) -> tuple[Records,
     ]
     if study.pays_to_test:
         found.append(replace(records(divided.test, UNIT, SAMPLE), aside=True))
-    if study.data.published:
+    lasting, promised = (
+        study.privacy.ledger != "run",
+        math.isfinite(study.least_epsilon or math.inf),
+    )
+    if study.data.published or not (lasting or (promised and not divided.remote)):
         return tuple(found)
     aside = [divided.validation, None if study.pays_to_test else divided.test]
     shown = [
@@ -330,7 +335,7 @@ def known_records(study: HorizontalStudy, divided: Federation) -> tuple[Records,
         return tuple(found)
     public = Records.together(shown)
     _refuse_alike(study, public, found)
-    return tuple(found) if study.privacy.ledger == "run" else (*found, public)
+    return (*found, public) if lasting else tuple(found)
 
 
 def _refuse_alike(study: HorizontalStudy, public: Records, others: Sequence[Records]) -> None:
@@ -346,8 +351,7 @@ def _refuse_alike(study: HorizontalStudy, public: Records, others: Sequence[Reco
         (lasting and np.isin(other.rows, public.rows).any())
         or (
             other.people is not None
-            and public.people is not None
-            and np.isin(other.people, public.people).any()
+            and (public.people is None or np.isin(other.people, public.people).any())
         )
         for other in others
     )
@@ -360,10 +364,10 @@ def _refuse_alike(study: HorizontalStudy, public: Records, others: Sequence[Reco
             )
         raise StudyError(
             f"{study.data.file or study.data.name}: rows that train, or test at a price, look the "
-            "same as rows that are declared public, or are about the same people "
+            "same as rows that are declared public, or may be about the same people "
             f"(data.test = '{study.data.testing}', data.validation, data.client_validation), and "
             f"{why}. Set data.test = 'private share' or 'none', and no validation; or "
-            "remove the rows that occur twice"
+            "remove the rows that occur twice, and name data.person in public rows, too"
         )
 
 

@@ -437,7 +437,7 @@ def _finish(
     spent = _spent(built) if before is None else before.spent
     if before is None and (measured := built.metrics(moment.model)) is not None:
         replace_file(folder / METRICS, records.dumped(measured, indent=1).encode())
-    outcome, done = _end(folder, about, built, moment, seconds, spent)
+    outcome, done = _end(folder, about, built, moment, seconds, spent, before)
     seal = place.seal(records.plain(done), model, spent)
     if before is not None:
         _refuse(
@@ -455,12 +455,22 @@ def _finish(
 
 
 def _end(
-    folder: Path, about: About, built: PreparedRun, moment: Snapshot, seconds: float, spent: Spent
+    folder: Path,
+    about: About,
+    built: PreparedRun,
+    moment: Snapshot,
+    seconds: float,
+    spent: Spent,
+    sealed: Seal | None,
 ) -> tuple[Outcome, About]:
-    """Return how a run ended, and its ``run.json`` without the place in the ledger."""
+    """Return how a run ended, or was ``sealed``, and its ``run.json`` without the place in the
+    ledger.
+    """
     study, plain, before = built.study, built.study.privacy.unit == "none", known(about.result)
     most = math.inf if plain else max((*spent.each, spent.test or 0.0))
     early = built.agreed and not plain and not _complete(built, str(about.run), moment)
+    if sealed is not None:  # versions before counted otherwise what was done
+        early = sealed.run.get("result.early") is True
     outcome = Outcome(
         run=str(folder),
         method=study.method.name,

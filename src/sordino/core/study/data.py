@@ -408,7 +408,7 @@ class Data(Table):
                 f"test_file is given, and test = '{self.test}' makes no use of it: set test "
                 "= 'file', or leave test_file out"
             )
-        if self.test_file and self.test_file == self.file:
+        if self.test_file and self.file and self.test_file.resolve() == self.file.resolve():
             raise ValueError(
                 "test_file is the file that trains, and models are measured on its rows exactly: "
                 "name another one"

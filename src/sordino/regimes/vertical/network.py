@@ -52,7 +52,13 @@ import torch
 
 from sordino.base.arrays import Array, Ints
 from sordino.base.entropy import History, Seeded
-from sordino.base.errors import DataError, LocalProtocolError, RemoteProtocolError, StudyError
+from sordino.base.errors import (
+    BudgetExceeded,
+    DataError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    StudyError,
+)
 from sordino.base.message import Derivative, Embedding, Labels, Passive, Turn, Vector, numbers
 from sordino.core.effect import (
     Arrived,
@@ -604,6 +610,12 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
         the last site. What is released is as agreed; the site's own study only sets its limit.
         """
         split, study, party, flats = self.split, self.study, None, dict[str, Flat]()
+        promised = study.privacy.unit != "none" and self.unbounded(index) is None
+        if pays is None and promised and self.standing(index, limited, data).pays == 0:
+            raise BudgetExceeded(
+                f"this site's own limit, epsilon = {limited.privacy.epsilon or 0:g}, does not pay "
+                "for the first events, which are booked together: raise --epsilon-limit"
+            )
         holder = index == study.data.parties
         names = (prices.LABELS if holder else prices.party_unit(index), prices.ENTITIES)
         if study.privacy.unit == "entity":
