@@ -10,6 +10,7 @@ import pytest
 
 from command import sordino
 from sordino.base import modules
+from sordino.base.errors import passing_over
 from sordino.core.regimes import named
 
 CODE = """
@@ -335,3 +336,10 @@ def test_a_place_of_another_version_is_said_with_where_it_is_now(tmp_path: Path,
     assert f"{tmp_path / 'own.py'}, line 5, in <module>: " in said
     assert said.count("sordino.extend") == 1
     assert "methods, mechanisms, regimes" in said
+
+
+def test_a_record_may_raise_anything_and_an_interrupt_ends_the_run() -> None:
+    with passing_over():
+        raise BaseException("a panic of Rust")
+    with pytest.raises(KeyboardInterrupt), passing_over():
+        raise KeyboardInterrupt

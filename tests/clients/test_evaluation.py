@@ -257,6 +257,7 @@ def test_test_rows_do_not_train(table: Path) -> None:
             ('data={name="digits", client_column="ward", partition={kind="column"}}',),
             "client_column is for a file of your own",
         ),
+        (('data={file="FILE", test_file="FILE", clients=3}',), "test_file is the file that trains"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_remedy(
