@@ -109,6 +109,7 @@ from sordino.data.stream.drift import NoDrift
 from sordino.data.stream.opening import Rows
 from sordino.data.table import columns_of, in_order, read_arrays
 from sordino.privacy import Allowance, Budget, LedgerSession, Permits
+from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.vertical import plan as prices
 from sordino.regimes.vertical.halves import Party
 from sordino.regimes.vertical.messages import ServerModel
@@ -612,9 +613,10 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
         split, study, party, flats = self.split, self.study, None, dict[str, Flat]()
         promised = study.privacy.unit != "none" and self.unbounded(index) is None
         if pays is None and promised and self.standing(index, limited, data).pays == 0:
+            limit = epsilon_text(limited.privacy.epsilon)
             raise BudgetExceeded(
-                f"this site's own limit, epsilon = {limited.privacy.epsilon or 0:g}, does not pay "
-                "for the first events, which are booked together: raise --epsilon-limit"
+                f"this site's own limit, epsilon = {limit}, does not pay for the first events, "
+                "which are booked together: raise --epsilon-limit"
             )
         holder = index == study.data.parties
         names = (prices.LABELS if holder else prices.party_unit(index), prices.ENTITIES)
