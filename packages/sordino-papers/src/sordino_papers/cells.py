@@ -103,6 +103,11 @@ class Grid:
     def points(self) -> list[str]:
         return list(dict.fromkeys(cell.place.point for cell in self.cells))
 
+    def points_of(self, panel: str) -> list[str]:
+        """The points that a panel has."""
+        found = {cell.place.point for cell in self.cells if cell.place.panel == panel}
+        return [point for point in self.points if point in found]
+
     @property
     def series(self) -> list[str]:
         return list(dict.fromkeys(cell.place.series for cell in self.cells))
@@ -228,11 +233,12 @@ def _changes(
 ) -> Iterator[tuple[Place, Changes]]:
     """Every cell of a panel, with the changes that make its study, in order."""
     points = _kept(entry.x.values if entry.x else (), chosen.points, scale, left_out)
+    points = [each for each in points if not panel.points or each.label in panel.points]
     for form in entry.form:
         for series in _kept(entry.series, chosen.series, scale, left_out):
             if form.only and series.key not in form.only:
                 continue
-            for point in points or (Point(""),):
+            for point in points if entry.x else (Point(""),):
                 place = Place(panel.key, form.key, series.key, point.label)
                 parts: list[Data | Panel | Series | Point | Form | Also]
                 parts = [panel, series] if series.fixed else [panel, series, point, form]

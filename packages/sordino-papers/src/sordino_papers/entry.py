@@ -64,12 +64,13 @@ class Panel(Part, frozen=True):
     """One of several pictures, or a group of columns, beside each other.
 
     ``data`` stands in for the entry's. A panel none of whose data sets is present is left out, and
-    the page says so.
+    the page says so. ``points`` are those that it has, all where empty.
     """
 
     key: str
     label: str
     data: tuple[Data, ...] = ()
+    points: tuple[str, ...] = ()
     changes: Changes = ()
     small: Changes = ()
 

@@ -218,7 +218,9 @@ def judged(results: Results, claim: Claim) -> ClaimOf:
     said = {each.form: each.said for each in forms}
     first = forms[0].said if forms else "not run"
     paper, sound = said.get("paper", first), said.get("sound", first)
-    panels = claim.rule.panel or grid.data.keys()
+    x = set(claim.rule.x)
+    of = claim.rule.panel or grid.data.keys()
+    panels = [each for each in of if not x or not x.isdisjoint(grid.points_of(each))]
     taken = [each for each in (grid.data.get(panel) for panel in panels) if each is not None]
     repeated = claim.repeats or next((each.repeats for each in taken if each.repeats), "")
     if isinstance(claim.rule, Computed):

@@ -30,8 +30,8 @@ def tables(results: Results) -> list[Table]:
             head = ["", *(labels.get(panel, shown.measure.told) for panel in grid.panels)]
             found.append(Table(named, head, _rows(results, i, shown, columns)))
             continue
-        points = [point.label for point in entry.x.values if point.label in grid.points]
         for panel in grid.panels:
+            points = grid.points_of(panel)
             title = ", ".join(filter(None, (named, labels.get(panel))))
             columns = [(panel, point) for point in points]
             rows = _rows(results, i, shown, columns)

@@ -300,8 +300,12 @@ class Evidence:
     def places(self, rule: Rule) -> list[tuple[str, str]]:
         """The panels and points that a rule speaks of, those that are run."""
         panels = [each for each in self.grid.panels if not rule.panel or each in rule.panel]
-        points = [each for each in self.grid.points if not rule.x or each in rule.x]
-        return [(panel, point) for panel in panels for point in points]
+        return [
+            (panel, point)
+            for panel in panels
+            for point in self.grid.points_of(panel)
+            if not rule.x or point in rule.x
+        ]
 
     def rows(self, rule: Rule) -> Iterator[tuple[str, list[str]]]:
         """Each panel with its points, where there are at least two."""

@@ -84,6 +84,7 @@ def _wrong(entry: Entry) -> list[str]:
         for what in ("series", "panel", "x", "form"):
             value = getattr(each, what, "")
             named += [(what, name) for name in ([value] if isinstance(value, str) else value)]
+    named += [("x", name) for each in entry.panel for name in each.points]
     for scale in entry.scale.values():
         parts = (("series", scale.series), ("panel", scale.panels), ("x", scale.points))
         named += [(what, name) for what, names in parts for name in names]

@@ -22,7 +22,7 @@ from sordino_papers.results import (
     seconds_of,
     without_repeats,
 )
-from sordino_papers.tables import data_of, shown_as
+from sordino_papers.tables import data_of, shown_as, tables
 
 STUDY = """
 seed = 3
@@ -323,6 +323,40 @@ def test_data_that_is_here_is_preferred(home: Path) -> None:
     assert taken is not None
     assert taken.papers
     assert len(grid.cells) == 4
+
+
+def test_a_panel_may_have_points_of_its_own(home: Path) -> None:
+    """Claims, tables and what is said of the data leave out what it does not have."""
+    path = home / "ali-dpfl-table-1.toml"
+    panels = """
+[[panel]]
+key = "few"
+label = "few"
+points = ["2"]
+[[panel.data]]
+name = "few digits"
+[[panel]]
+key = "many"
+label = "many"
+points = ["3"]
+[[panel.data]]
+name = "many digits"
+[[claim]]
+text = "With 3 clients, too"
+where = "Section 3"
+rule = { no_worse = "two", than = ["one"], margin = 1.0, x = ["3"] }
+"""
+    path.write_text(ENTRY.replace("[scale.standard]", f"{panels}[scale.standard]"))
+    (entry,) = files.chosen(["ali-dpfl-table-1"], home)
+    results = Results(cells.grid(entry, "full", home=home, here=nothing), home, {})
+    assert [results.grid.points_of(panel) for panel in results.grid.panels] == [["2"], ["3"]]
+    assert [table.head for table in tables(results)] == [["clients", "2"], ["clients", "3"]]
+    claims = {claim.where: claim for claim in collected(results).claims}
+    assert len(claims["Section 1"].forms[0].comparisons) == 2
+    assert len(claims["Section 3"].forms[0].comparisons) == 1
+    assert claims["Section 3"].data == "many digits"
+    few = cells.grid(entry, "standard", home=home, here=nothing)
+    assert few.panels == ["few"]
 
 
 def test_points_and_forms_leave_a_fixed_series_as_it_is(home: Path) -> None:

@@ -46,7 +46,7 @@ def evidence(measure: Measure = SHORT["accuracy"]) -> Evidence:
             Published(9.0, "high", "2", shown=1),
         ),
     )  # fmt: skip
-    grid: Any = SimpleNamespace(entry=entry, panels=[""], points=["1", "2"], forms=["sound"])
+    grid: Any = SimpleNamespace(entry=entry, panels=[""], points_of=lambda _: ["1", "2"])
 
     def values(place: Place) -> Mapping[int, Any]:
         found = dict(enumerate(NUMBERS[place.series, place.point]))
@@ -220,7 +220,8 @@ def test_a_peak_is_not_found_in_noise() -> None:
     generator = np.random.default_rng(1)
     points = [str(i) for i in range(10)]
     rule: Rule = chosen({"peaks": ["a"], "at": points[:9]}, RULES)
-    grid: Any = SimpleNamespace(entry=evidence().grid.entry, panels=[""], points=points)
+    entry = evidence().grid.entry
+    grid: Any = SimpleNamespace(entry=entry, panels=[""], points_of=lambda _: points)
     found = 0
     for _ in range(400):
         rows = generator.normal(size=(10, 4))
@@ -248,7 +249,8 @@ def test_a_claim_holds_if_it_holds_in_both_forms(sound: str, paper: str, expecte
     places = [Place("", form, "a", "1") for form in named]
     grid: Any = SimpleNamespace(
         scale="quick",
-        entry=evidence().grid.entry, panels=[""], points=["1"], forms=list(named), data={},
+        entry=evidence().grid.entry, panels=[""], points_of=lambda _: ["1"],
+        forms=list(named), data={},
         cells=[SimpleNamespace(place=place) for place in places],
     )  # fmt: skip
 
