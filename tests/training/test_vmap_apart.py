@@ -188,6 +188,7 @@ def test_settings_that_own_code_leaves_are_put_back_and_its_hooks_refused() -> N
         with pytest.raises(StudyError, match=f"in the place of .*{name}, and that would see data"):
             paths(replaces)
     assert (F.silu, nn.SiLU.forward) == (silu, forward)
+    paths(lambda h, x: (nn.Identity.__annotations__, h)[1])  # Python makes them when asked
 
 
 def forgotten(shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -142,7 +142,8 @@ def _replaced() -> str | None:
                     last = f"{place.__name__}.{name}"
         if isinstance(place, type) and len(vars(place)) > len(names):
             for name in vars(place).keys() - names:
-                if hasattr(super(place, place), name) and not _of_torch(vars(place)[name]):
+                found, before = vars(place)[name], hasattr(super(place, place), name)
+                if before and callable(found) and not _of_torch(found):
                     delattr(place, name)
                     last = f"{place.__name__}.{name}"
     return last

@@ -326,7 +326,10 @@ class LedgerSession:
             self.ledger.note(BEGIN, run, noted)
             if self.run and charges:  # from now on all others count the plan
                 called = {name: unit for unit, name in self.names.items()}
-                self.prices.admit(called, self.run, self._least(promised), planned=True)
+                own = {
+                    name: most for name, most in self._least(promised).items() if name in charges
+                }
+                self.prices.admit(called, self.run, own, planned=True)
 
     def _binding(self, promised: Mapping[str, Budget]) -> dict[str, list[Any]]:
         """The promises to sets that their records' histories do not exceed already."""
