@@ -311,6 +311,9 @@ def records(part: datasets.Dataset, unit: str, kind: str, most: int | None = Non
 def known_records(study: HorizontalStudy, divided: Federation) -> tuple[Records, ...]:
     """The records in each client's data, in a test set that is paid for, and in what is declared
     public to a ledger of the data.
+
+    Raises:
+        StudyError: for public rows that cannot be told from private ones (:func:`_refuse_alike`).
     """
     if not identified(study):
         return ()
@@ -321,10 +324,8 @@ def known_records(study: HorizontalStudy, divided: Federation) -> tuple[Records,
     ]
     if study.pays_to_test:
         found.append(replace(records(divided.test, UNIT, SAMPLE), aside=True))
-    lasting, promised = (
-        study.privacy.ledger != "run",
-        math.isfinite(study.least_epsilon or math.inf),
-    )
+    lasting = study.privacy.ledger != "run"
+    promised = math.isfinite(study.least_epsilon or math.inf)
     if study.data.published or not (lasting or (promised and not divided.remote)):
         return tuple(found)
     aside = [divided.validation, None if study.pays_to_test else divided.test]
