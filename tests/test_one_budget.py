@@ -718,6 +718,13 @@ def test_a_person_does_not_train_and_stand_in_a_public_test_file(tmp_path: Path)
                 regimes.plan(asked)
         else:
             assert regimes.plan(asked)[0].epsilon > 0
+    x, y, who = (table().drop("label", "who").to_numpy(), np.arange(ROWS) % 2, table()["who"])
+    names = who.to_numpy().astype("U4")  # the rows of the test half name nobody
+    np.savez(tmp_path / "all.npz", x=x, y=y, who=names, x_test=x[:9], y_test=y[:9])
+    both = f'data={{file="{tmp_path / "all.npz"}", test="file", clients=3, person="who"}}'
+    asked = studies.read(path, [both, *changes[1:], "data.person_rows=2", *DP_SGD])
+    with pytest.raises(StudyError, match=r"name data.person in public rows, too"):
+        regimes.plan(asked)
 
 
 def people(at_several: bool) -> pl.DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -12,6 +13,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+import federations
 from federations import Federation, Hand, read_incidents
 from sordino.base.errors import BudgetExceeded, CutShort
 from sordino.base.logs import log_to
@@ -25,6 +27,7 @@ from sordino.network.frames import cut_short
 from sordino.network.kit import Agreed
 from sordino.network.server import serve
 from sordino.network.server_session import Heard, ServerSession
+from sordino.network.site import JoinOptions
 from sordino.network.status import Incidents, Reporter, Shown, conclude
 from sordino.network.storage import JOURNAL
 from sordino.network.transport import Event, Mailbox
@@ -211,6 +214,27 @@ def test_a_site_whose_budget_pays_for_nothing_does_not_begin(federate: Makes) ->
     del found.failed["site-0"]
     found.wait()
     assert found.done["server"].rounds == 8
+
+
+def test_a_site_that_another_run_holds_back_does_not_begin_and_names_it(
+    federate: Makes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others can pay, so it began; its refusal of the first task ended the run for all."""
+    usual = federations._opened
+
+    def kept(options: JoinOptions) -> Any:
+        return usual(replace(options, ledger=tmp_path / "kept" / options.data.stem))
+
+    monkeypatch.setattr(federations, "_opened", kept)
+    first = federate("synchronous", ["privacy.epsilon=4.71"])
+    first.start("site-0")  # its server never comes
+    first.until(lambda: (first.folder("site-0") / "run.json").exists())
+    run = str(reading.load(first.folder("site-0")).about.run)
+    second = federate("synchronous", ["name=second", "privacy.epsilon=20"])
+    second.start("site-0")
+    second.threads["site-0"].join(30)
+    assert f"decide when they end: {run}. Finish it" in str(second.failed["site-0"])
+    second.failed.clear()
 
 
 def test_a_site_plans_no_more_than_its_budget_pays_for(federate: Makes) -> None:

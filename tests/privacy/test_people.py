@@ -681,6 +681,8 @@ def test_a_run_does_not_begin_where_its_plan_is_more_than_another_was_promised(
         LedgerSession.for_data(tmp_path, "two", [of("b", 2, 3)]) as two,
     ):
         begun(two, epsilon((STEP, 12)) * (1 + 1e-9))
+        with pytest.raises(BudgetExceeded):  # nor where it is more than it promises itself
+            begun(one, epsilon((STEP, 8)) * (1 + 1e-9), ((STEP, 9),), others=True)
         with pytest.raises(HeldBack, match="Run two promised"):
             begun(one, 50.0, ((STEP, 13),), others=True)
         assert one.ledger.noted(BEGIN, "one") is None

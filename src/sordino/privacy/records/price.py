@@ -174,6 +174,8 @@ class Prices:
                 )
         numbers = tables.numbers
         own = {numbers[unit]: budget for unit, budget in budgets.items() if unit in numbers}
+        if planned:
+            self._promised.pop(run, None)  # of a beginning that was refused
         seen = self._seen(own)
         sharing = [one.sets for number in own for one in tables.classes.get(number, ())]
         mine, others = list[tuple[int, Budget]](), list[tuple[int, str, Budget]]()
