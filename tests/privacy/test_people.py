@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.base.errors import BudgetExceeded, HeldBack, LedgerError, StudyError
+from sordino.base.errors import BudgetExceeded, HeldBack, LedgerError, ResumeError, StudyError
 from sordino.privacy import (
     Budget,
     Charge,
@@ -714,27 +714,19 @@ def test_what_a_run_could_still_charge_is_one_price_before_and_after_it_is_ended
         assert most(one.ledger) == pytest.approx(before)
 
 
-def test_a_run_that_was_ended_before_its_first_charge_counts_in_full_when_it_goes_on(
-    tmp_path: Path,
-) -> None:
-    for planned in (((STEP, 9),), ()):
-        folder = tmp_path / str(len(planned))
-        with LedgerSession.for_data(folder, "one", [of("a", 1, 2)]) as one:
-            begun(one, epsilon((STEP, 9)) * (1 + 1e-9), planned, others=True)
+@pytest.mark.parametrize("spent", [0, 4])
+def test_a_run_that_was_ended_does_not_go_on(tmp_path: Path, spent: int) -> None:
+    """Gone on with, it was held against no other plan, and charged beside its booked rest."""
+    with LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2)]) as one:
+        begun(one, 50.0, ((STEP, 9),), others=True)
+        if spent:
+            booked(one, "a", STEP, spent)
+        with LedgerSession.for_data(tmp_path, "two", [of("b", 1, 2)]):  # holds the same records
             close_sets(one.ledger, "one")
-        with (
-            LedgerSession.for_data(folder, "one", [of("a", 1, 2)], begun=True) as one,
-            LedgerSession.for_data(folder, "two", [of("b", 2)]) as two,
-        ):
-            booked(one, "a", STEP, 4)
-            assert two.epsilon("b", 1e-5, "rdp") == epsilon((STEP, 9))
-            close_sets(one.ledger, "one")
-            assert two.epsilon("b", 1e-5, "rdp") == epsilon((STEP, 9))
-        with (  # what was booked as its rest is not missing again
-            LedgerSession.for_data(folder, "one", [of("a", 1, 2)], begun=True),
-            LedgerSession.for_data(folder, "three", [of("c", 2)]) as three,
-        ):
-            assert three.epsilon("c", 1e-5, "rdp") == epsilon((STEP, 9))
+    with pytest.raises(ResumeError, match="run one was ended with `sordino ledger end`"):
+        LedgerSession.for_data(tmp_path, "one", [of("a", 1, 2)], begun=True)
+    with LedgerSession.for_data(tmp_path, "three", [of("c", 2)]) as three:
+        assert three.epsilon("c", 1e-5, "rdp") == epsilon(*([(STEP, 9)] if spent else []))
 
 
 def test_a_run_without_a_plan_is_alone(tmp_path: Path) -> None:

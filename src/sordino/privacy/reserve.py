@@ -86,7 +86,7 @@ def reserve(
     """
     begins = ledger.notes(BEGIN) if run is None else (ledger.noted(BEGIN, run),)
     found = [begin for begin in begins if begin is not None and chose(ledger, begin)]
-    # who is asked for by name is open, or was opened again
+    # who is asked for by name is open
     ended = ledger.notes(RECORDS) if found and run is None else ()
     done = {note.facts.get(CLOSED) for note in ended}
     return [

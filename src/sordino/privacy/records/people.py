@@ -105,7 +105,8 @@ def open_sets(
 
     Raises:
         LedgerError: if the file cannot be written, or is the ledger of one run.
-        ResumeError: if the run is ``known``, and a set is not, or the data is another.
+        ResumeError: if the run is ``known``, and a set is not, or the data is another; or where it
+            was ended without a seal: its rest is booked, and what it would have may be taken.
     """
     apart = key is not None
     with ledger.transaction() as db:
@@ -143,6 +144,13 @@ def open_sets(
             ledger.book_reserve()
         sets = {one.unit: one for one in store.sets(db)}
         names = {name: _set_name(ledger, sets, name, run, known=known) for name in distinct}
+        if known and ledger.noted(SEAL, run) is None:
+            for name in names.values():
+                if name not in sets or run not in sets[name].runs:
+                    raise ResumeError(
+                        f"{ledger.path}: run {run} was ended with `sordino ledger end`, and the "
+                        "plans of other runs count on that. Begin a new run"
+                    )
         ledger.register({name: name for name in names.values()})
         free = max((one.number for one in sets.values()), default=0) + 1
         fresh: dict[int, Records] = {}
@@ -183,24 +191,14 @@ def recognised(ledger: Ledger, records: Records) -> tuple[int, int]:
 
 
 def _set_name(ledger: Ledger, sets: Mapping[str, Set], name: str, run: str, *, known: bool) -> str:
-    """The name of a run's set: that of its members, unless another run holds that one open.
-
-    Raises:
-        ResumeError: for a run that ended without a seal, whose set another run has opened since.
-    """
+    """The name of a run's set: that of its members, unless another run holds that one open."""
     own, old = store.of_run(name, run), sets.get(name)
     if own in sets:
         return own
     if old is None or not old.live or run in old.runs:
         return name
-    if not (known or name in ledger.charged_by(run)):
-        return own
-    if known and ledger.noted(SEAL, run) is None:
-        raise ResumeError(
-            f"{ledger.path}: run {run} was ended, and another run has opened its records since. "
-            "Finish or end that one before, or begin a new run"
-        )
-    return name  # what it releases is booked already
+    # what a run that is known releases is booked already
+    return name if known or name in ledger.charged_by(run) else own
 
 
 def _key(db: sqlite3.Connection, ledger: Ledger) -> bytes:
