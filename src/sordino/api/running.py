@@ -48,7 +48,8 @@ class Run(shown.Tabular):
             labels are numbers: ``metrics`` has their errors.
         metrics: of the final model on public test rows, by class and by client; None if it was
             measured on none.
-        epsilon: the guaranteed one, a proven upper bound; infinite without privacy.
+        epsilon: the guaranteed one, a proven upper bound; infinite without privacy. Of a run that
+            has not ended, as of the last row of its log: its ``ledger`` may have booked more since.
         spent: the ledger's epsilon, of the client that spent most.
         delta: of both.
         rounds: the rows of the log, typed.
