@@ -266,6 +266,16 @@ def test_a_limit_without_a_bound_is_refused(tmp_path: Path) -> None:
         opened(JoinOptions(kit=kit, data=data, limit=1.0))
 
 
+@pytest.mark.parametrize("name", ["synchronous", "asynchronous"])
+def test_a_site_reads_its_own_noise(tmp_path: Path, name: str) -> None:
+    """Edges read the noise of the one that spends most."""
+    noises = [1.0, 1.25, 1.5]
+    own = ["privacy.epsilons=[50.0, 40.0, 30.0]", f"privacy.noise_multipliers={noises}"]
+    for (kit, data), noise in zip(laid(tmp_path, name, own).sites, noises, strict=True):
+        told = " ".join(promised(JoinOptions(kit=kit, data=data)))
+        assert f"with a noise multiplier of {noise};" in told
+
+
 def test_who_goes_on_does_so_with_the_limit_that_it_began_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

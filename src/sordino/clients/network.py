@@ -321,6 +321,7 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
             charged=asked.charged if asked.charged != "gradients" else FAIR,
             rounds=rounds if asked.charged == "local steps" and privacy.unit == "sample" else None,
             total=total,
+            noise=asked.multipliers[unit],
             known=recognised,
             held=held,
         )

@@ -183,6 +183,7 @@ class Standing(Frozen, kw_only=True):
         rounds: the most rounds, or events as ``turns`` says, that ``pays`` lets it take part in;
             None where the charges are that.
         total: epsilon after as many of the planned charges as it pays for.
+        noise: the noise multiplier of this site.
         known: how many of its rows its ledger knows; ``held`` how many different rows it knows in
             all.
     """
@@ -193,6 +194,7 @@ class Standing(Frozen, kw_only=True):
     charged: str
     rounds: int | None
     total: float
+    noise: float
     known: int = 0
     held: int = 0
     turns: str = "round"

@@ -389,13 +389,12 @@ def _price(
     regime = regimes.of(study)
     if regime.summing(study) is not None:
         yield f"Against whom: {regime.against(study)}"
-    noise = plan.clients[index][1] if plan.clients else plan.noise_multiplier
+    standing = part.standing(index, study, own)
     yield (
         f"Price: at most epsilon {epsilon_text(limit)} at delta {privacy.delta} "
-        f"({privacy.accountant}), with a noise multiplier of {noise}; this site's "
+        f"({privacy.accountant}), with a noise multiplier of {standing.noise}; this site's "
         "own ledger refuses anything beyond it, whatever the server asks"
     )
-    standing = part.standing(index, study, own)
     if options.ledger is None:
         yield (
             "The ledger is of this run alone: what other runs spend on the same rows is not added "

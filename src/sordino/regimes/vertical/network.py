@@ -785,6 +785,7 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
             charged="appearances of each row",
             rounds=min(most * rows // batch, self.study.horizon),
             total=asked.epsilon(unit, most),
+            noise=self.plan(index, limited).noise_multiplier,
             turns="event",
         )
 
