@@ -435,7 +435,7 @@ def test_what_a_kill_leaves_at_the_very_end_is_removed(
     found, remove, folder = priced(tmp_path), shutil.rmtree, tmp_path / "out"
 
     def killed(path: Path, **named: Any) -> None:
-        if path.name == private.HIDDEN:
+        if Path(path).name == private.HIDDEN:
             raise KeyboardInterrupt
         remove(path, **named)
 
@@ -502,6 +502,15 @@ def test_what_could_not_begin_leaves_nothing(tmp_path: Path) -> None:
     dear = Selected(Composed((found.event.event,) * 4), found.trials)
     with pytest.raises(BudgetExceeded, match="over the budget"):
         private.tune(replace(found, event=dear), study, tmp_path / "out", lambda _: None)
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_candidate_that_is_refused_is_so_before_the_price_is_charged(tmp_path: Path) -> None:
+    """It ended the tuning when chance drew it, and the whole price stayed charged."""
+    models = "model.name=logistic,cnn"  # of digits, which have 8 x 8 pixels
+    found = price(candidates(written(tmp_path), [], [models]), [models], "geometric", 3.0)
+    with pytest.raises(StudyError, match="needs images of at least 15x15"):
+        private.tune(found, read(tmp_path), tmp_path / "out", lambda _: None)
     assert not list((tmp_path / "out").iterdir())
 
 

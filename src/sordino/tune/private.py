@@ -27,6 +27,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 
@@ -121,6 +122,8 @@ def tune(price: Price, own: Study, folder: Path, say: Callable[[str], None]) -> 
             return note
         key = _key(folder / HIDDEN, note)
         try:
+            if note.data is None:
+                _build_all(price, folder / HIDDEN)
             note = _book(price, own, folder, note)
         except (StudyError, LedgerError, BudgetExceeded):
             if fresh:  # nothing is booked, and nothing has run
@@ -185,6 +188,18 @@ def _asked(price: Price) -> str:
 
 def _keep(path: Path, what: msgspec.Struct) -> None:
     replace_file(path, msgspec.json.format(msgspec.json.encode(what), indent=1))
+
+
+def _build_all(price: Price, hidden: Path) -> None:
+    """Build each candidate once: what is refused is refused before it is paid for, and whatever the
+    trials that chance draws.
+    """
+    with TemporaryDirectory(dir=hidden) as made:
+        for place, study in enumerate(price.studies):
+            folder = Path(made) / str(place)
+            folder.mkdir()
+            built = regimes.build(study.with_privacy({"entropy": "seed"}), folder, "trial")
+            built.simulation.ledgers.close()
 
 
 def _book(price: Price, own: Study, folder: Path, note: TuningNote) -> TuningNote:
