@@ -23,7 +23,7 @@ from sordino.network import frames, storage, transport
 from sordino.network.demo import DemoFederation
 from sordino.network.kit import RUN, Agreed
 from sordino.network.site import JoinOptions, join, opened, prepare_site, promised
-from sordino.network.site_session import MOST_UNPAID, OWN, SiteMoment, SiteSession
+from sordino.network.site_session import MOST_LOST, MOST_UNPAID, OWN, SiteMoment, SiteSession
 from sordino.network.status import Shown
 from sordino.network.storage import OUTBOX as NAMES
 from sordino.network.storage import AnswerStore
@@ -264,6 +264,24 @@ def test_a_limit_without_a_bound_is_refused(tmp_path: Path) -> None:
     assert "WARNING: this is a rehearsal" in told
     with pytest.raises(StudyError, match=r"--epsilon-limit.*no proven bound"):
         opened(JoinOptions(kit=kit, data=data, limit=1.0))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_site_that_always_ends_in_the_midst_of_a_task_stops_paying(
+    tmp_path: Path, name: str
+) -> None:
+    """Its service started it again on a full disk until the whole budget was gone."""
+    found, folder = laid(tmp_path, name, scripted=False), tmp_path / "run"
+    folder.mkdir()
+    for number in range(1, MOST_LOST + 1):  # the server goes on
+        life(found, folder, name, (number,), killed=True)
+    paid = charges(folder)
+    with pytest.raises(StudyError, match="3 times in a row, this site ended in the midst"):
+        life(found, folder, name, (MOST_LOST,))
+    assert charges(folder) == paid
+    assert life(found, folder, name, (MOST_LOST,))  # somebody has looked, and started it
+    for number in (7, 8):  # an answer begins the count anew
+        life(found, folder, name, (number,), killed=True)
 
 
 @pytest.mark.parametrize("name", ["synchronous", "asynchronous"])

@@ -116,6 +116,8 @@ MOST_TOLD = 1_000
 """Refusals of one connection or another that stand in the log; later ones are only answered."""
 OWN = "this site's own budget does not allow it"
 SPOKEN = frames.Book | frames.Ask | frames.Step | frames.Bye
+MOST_LOST = 3
+"""Lives in a row that may end between a task and its answer: each may have paid for it."""
 MOST_UNPAID = 3
 """Times that a site refuses what its budget does not pay for, before it takes nothing more of a
 run: each refusal costs nothing, and tells the server something of what the data has spent.
@@ -207,7 +209,7 @@ class SiteSession:
         if self._ahead is not None and self._ahead.lost:
             why = f"what this site has answered up to task {self._ahead.lost} is lost"
             self._incidents.note("", "forgotten", why)
-        self._count, self._due = moment.count, False
+        self._count, self._due, self._worked = moment.count, False, False
         ledgers = site.ledgers
         self._note = BlockNote(ledgers.ledger.path, ledgers.run) if self._world.in_blocks else None
         try:
@@ -424,11 +426,14 @@ class SiteSession:
         """
         body, number = ask.body, task.number
         kept = msgspec.structs.replace(self.answers.kept, asked=(number, ask.seal))
-        keep = self.answers.keep if self._tasks is None else self.answers.hold
+        keep, lost = self.answers.keep if self._tasks is None else self.answers.hold, False
+        if not self._worked and kept.task and kept.answer is None and self._tasks is None:
+            kept, lost = self._after_loss(kept), True
+        self._worked = True
         if self._tasks is not None:
             self._pay(task)
             self._remember(task, body)
-        if kept.number != number:
+        if kept.number != number or lost:
             keep(msgspec.structs.replace(kept, number=number, task=task_digest, answer=None))
         if self._tasks is None:
             self._pay(task)
@@ -442,6 +447,23 @@ class SiteSession:
         if not self._world.regime.secret and self._count_task(task):
             self._tell()
         return answer
+
+    def _after_loss(self, kept: Kept) -> Kept:
+        """Count a life that ended between a task, which it may have paid for, and its answer.
+
+        Raises:
+            StudyError: for some in a row. A service starts a site again that ends for want of disk
+                or memory, and each life pays, until nothing is left.
+        """
+        lost = (kept.lost or 0) + 1
+        if lost < MOST_LOST:
+            return msgspec.structs.replace(kept, lost=lost)
+        self.answers.keep(msgspec.structs.replace(kept, lost=msgspec.UNSET))
+        raise StudyError(
+            f"{self._site.folder}: {lost} times in a row, this site ended in the midst of a task, "
+            "and each may have been paid for without an answer. Look for the cause (disk, memory, "
+            "the model's own code), and then join again"
+        )
 
     def _answered(self, task: Task) -> Reply:
         """Compute the answer of a task that is booked."""
@@ -632,4 +654,6 @@ class SiteSession:
 def _said(kept: Kept, number: int, task: str, answer: bytes) -> Kept:
     """Return what is kept once a task (its digest) is answered."""
     sent = (kept.sent or 0) + 1
-    return msgspec.structs.replace(kept, number=number, task=task, answer=answer, sent=sent)
+    return msgspec.structs.replace(
+        kept, number=number, task=task, answer=answer, sent=sent, lost=msgspec.UNSET
+    )

@@ -305,6 +305,7 @@ class Kept(Frozen):
         begun: round of the last secure sum that it has sent keys for. Its secrets are in memory
             alone (:mod:`~sordino.network.secure_client`).
         unpaid: how often it has refused what its budget does not pay for, if it has.
+        lost: how many lives in a row have ended between a task and its answer, if any.
     """
 
     run: str = ""
@@ -317,6 +318,7 @@ class Kept(Frozen):
     due: tuple[int, bytes] = (0, b"")
     begun: int = 0
     unpaid: int | UnsetType = UNSET
+    lost: int | UnsetType = UNSET
 
     @property
     def refusals(self) -> int:
