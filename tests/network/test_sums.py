@@ -30,7 +30,7 @@ from sordino.mechanisms.secure.server import Opened, Void
 from sordino.network import certificates, frames, kit, sums
 from sordino.network.kit import KEYS, Agreed
 from sordino.network.secure_client import SecureSumClient
-from sordino.network.site import JoinOptions, promised
+from sordino.network.site import JoinOptions, promised, site_of
 from sordino.network.storage import AnswerStore, Journal, Kept
 from sordino.network.sums import Sums
 from sordino.privacy import Permit
@@ -426,6 +426,8 @@ def test_kits_hold_the_public_keys_of_all_sites(federate: Makes, tmp_path: Path)
     keys = (folders[1] / KEYS).read_bytes()
     (folders[1] / KEYS).write_bytes(keys[178:] + keys[:178])
     assert Agreed(folders[1]).digest != agreed[0].digest
+    with pytest.raises(StudyError, match=r"another key than the one of site-0 .* renew"):
+        site_of(Agreed(folders[1]))
     (folders[1] / KEYS).write_bytes(b"-----BEGIN PUBLIC KEY-----\nx\n-----END PUBLIC KEY-----\n")
     with pytest.raises(StudyError, match="cannot be read"):
         Agreed(folders[1])

@@ -35,7 +35,7 @@ from sordino.core.world import EncodedSnapshot, RunListener, SiteSide
 from sordino.data.dataset import Dataset
 from sordino.data.notices import notice
 from sordino.network import certificates, frames, transport
-from sordino.network.kit import AGAIN, RUN, Agreed
+from sordino.network.kit import AGAIN, KEYS, RUN, Agreed
 from sordino.network.proof import write as write_proof
 from sordino.network.secure_client import SecureSumClient
 from sordino.network.site_session import SiteMoment, SiteSession, unpacked
@@ -229,13 +229,23 @@ def site_of(agreed: Agreed) -> int:
     """Return which client the site of a kit is, by its certificate.
 
     Raises:
-        StudyError: if it is nobody of the federation.
+        StudyError: if it is nobody of the federation, or is for another key than the other kits
+            have.
     """
     certificates.refuse_other_authority(agreed.folder, "site.pem")
-    name = certificates.common_name(certificates.read_certificate(agreed.folder, "site.pem"))
+    certificate = certificates.read_certificate(agreed.folder, "site.pem")
+    name = certificates.common_name(certificate)
     if name not in agreed.agreement.names:
         raise StudyError(f"{agreed.folder / 'site.pem'}: {name!r} is no site of this federation")
-    return agreed.agreement.names.index(name)
+    index = agreed.agreement.names.index(name)
+    if agreed.keys and certificate.public_key() != agreed.keys[index]:
+        raise StudyError(
+            f"{agreed.folder / 'site.pem'}: it is for another key than the one of {name} in "
+            f"{KEYS}, which all kits have, so the others would refuse what this site signs. Put "
+            "back its certificate and key. To renew them, give `sordino network renew` this kit "
+            "with --out"
+        )
+    return index
 
 
 def opened(options: JoinOptions) -> tuple[Agreed, int, Study, Dataset]:
