@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars
@@ -188,12 +189,16 @@ def test_a_word_among_codes_does_not_rename_gaps(tmp_path: Path) -> None:
     assert np.array_equal(found[0][1:, :2], found[1][1:, :2])
 
 
+@pytest.mark.parametrize(
+    ("first", "kind"), [(WIDE, polars.Float64), (1 << 24, polars.Float32), (2048, polars.Float16)]
+)
 @pytest.mark.parametrize(("person", "client"), [("who", None), (None, "who"), ("who", "who")])
 def test_persons_that_fractions_do_not_tell_apart_are_refused(
-    tmp_path: Path, person: str | None, client: str | None
+    tmp_path: Path, person: str | None, client: str | None, first: int, kind: Any
 ) -> None:
-    names = {"who": [float(WIDE), 0.5], "f": [1, 2], "label": [0, 1]}
-    polars.DataFrame(names).write_parquet(tmp_path / "t.parquet")
+    who = polars.Series("who", [float(first), 0.5], dtype=kind)
+    table = polars.DataFrame([who, polars.Series("f", [1, 2]), polars.Series("label", [0, 1])])
+    table.write_parquet(tmp_path / "t.parquet")
     with pytest.raises(DataError, match=r"row 0 .* was rounded, .* make them text"):
         load("x", file=tmp_path / "t.parquet", how=ReadOptions(person=person, client_column=client))
 

@@ -337,6 +337,13 @@ def test_classes_are_given(tmp_path: Path) -> None:
         TableStream(table, classes=("0", "1"), label="outcome")
     with pytest.raises(DataError, match="expected 51 rows, but found 50"):
         TableStream(table, classes=("0", "1"), label="outcome", entity="who", rows=51)
+    for kind, number in ((pl.Float32, 1 << 24), (pl.Float64, 1 << 53)):
+        rounded = frame().with_columns(pl.lit(float(number), dtype=kind).alias("who"))
+        owners = write(rounded, tmp_path / "r.parquet")
+        with pytest.raises(
+            DataError, match=r"column 'who' is .*; owners are text or whole numbers"
+        ):
+            TableStream(owners, classes=("ill", "well"), label="outcome", entity="who").read(0, 5)
     owners = write(frame().with_columns(pl.col("dose").alias("who")), tmp_path / "o.parquet")
     with pytest.raises(
         DataError, match=r"row 1 .* column 'who' is 0\.14.*; owners are text or whole numbers"
