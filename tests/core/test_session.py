@@ -303,6 +303,14 @@ def test_a_schedule_is_calibrated_as_a_whole_and_ends_where_the_budget_does(
         (['method={name="dp-sgd"}'], "protects single examples"),
         (['privacy.unit="sample"'], "protects whole clients"),
         (['method={name="dp-fedavg", clipping="adaptive", count_noise=0.1}'], "leaves nothing"),
+        (
+            ['method={name="dp-fedavg", clipping="adaptive", divisor="counted"}'],
+            "needs a noisy count of its own",
+        ),
+        (
+            ['method={name="dp-fedavg", divisor="counted"}', "privacy.mechanism.kind=haar"],
+            "needs a noisy count of its own",
+        ),
     ],
 )
 def test_client_level_refuses_what_it_cannot_promise(

@@ -3,6 +3,7 @@
 from sordino.core.latency import LATENCIES as LATENCIES
 from sordino.core.latency import Latency as Latency
 from sordino.data import PARTITIONS as PARTITIONS
+from sordino.data import PUBLISHED as PUBLISHED
 from sordino.data import Partition as Partition
 from sordino.data import Published as Published
 from sordino.data import register as register

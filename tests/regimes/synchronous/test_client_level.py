@@ -369,6 +369,32 @@ def test_adaptive_clipping_is_geometric_and_finds_its_quantile() -> None:
     assert np.mean(path[150:]) == pytest.approx(np.quantile(norms, 0.3), rel=0.1)
 
 
+@pytest.mark.parametrize("number", [0, 3, 9])
+def test_a_counted_divisor_is_the_noisy_number_of_clients(number: int) -> None:
+    """Nothing but the count tells these rounds apart: ten clients are expected in each."""
+    quiet = CountedGaussian(clip=S, noise_multiplier=1e-6)  # its count's deviation is 1e-5
+    one = aggregator(mechanism=quiet, counted=True)
+    given = [Contribution(i, 1, 3, np.full(D, 0.1, np.float32), i % 2 == 0) for i in range(number)]
+    found = release(one, given, RoundNoise(S, 1e-6), 1, D)
+    np.testing.assert_allclose(found.mean, 0.1 * bool(number), atol=1e-5)
+    assert found.clipped is None
+    assert found.unit == pytest.approx(1.0 / max(number, 1), rel=1e-4)
+
+
+def test_the_noise_of_a_counted_mean_follows_the_clients_at_the_booked_price() -> None:
+    mechanism = CountedGaussian(clip=S, noise_multiplier=Z, share=0.2)
+    one, contract = aggregator(mechanism=mechanism, counted=True), RoundNoise(S, Z)
+    assert one.event(contract) == PoissonSampled(sampling_rate=Q, event=Booked(noise_multiplier=Z))
+    given = [Contribution(i, 1, 3, np.zeros(D, np.float32), True) for i in range(20)]
+    rounds = [release(one, given, contract, number, D) for number in range(1, 501)]
+    # the vector alone has sigma_v = Z / sqrt(1 - share), the count sigma_b = Z / sqrt(share)
+    noise = np.concatenate([each.mean / each.unit for each in rounds])
+    assert np.std(noise) == pytest.approx(Z * S / math.sqrt(0.8), rel=4 / math.sqrt(2 * len(noise)))
+    counts = np.array([1.0 / each.unit for each in rounds])
+    assert np.mean(counts) == pytest.approx(20.0, abs=4 * Z / math.sqrt(0.2 * 500))
+    assert np.std(counts) == pytest.approx(Z / math.sqrt(0.2), rel=4 / math.sqrt(2 * 500))
+
+
 def test_a_schedule_is_sent_and_booked_as_it_is() -> None:
     method = DynamicDpFedAvg(tau=3, clip_decay=4.0, noise_decay=2.0, stages=3)
     _, seen = play(rules(6, method=method))

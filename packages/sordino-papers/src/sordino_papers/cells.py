@@ -6,7 +6,9 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from typing import TypeAlias, TypeVar
 
 from sordino.extend.runs import NAMES, DataError, Study, StudyError, where
@@ -45,13 +47,14 @@ class Place:
 @dataclass(frozen=True, slots=True, eq=False)
 class Cell:
     """A study with its place and seeds; ``digest`` is the same for equal studies, whatever their
-    names.
+    names, that run in the same way.
     """
 
     place: Place
     study: Study
     digest: str
     seeds: tuple[int, ...]
+    broker: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,8 +120,14 @@ class Grid:
         return list(dict.fromkeys(cell.place.form for cell in self.cells))
 
 
+BROKER = "Mosquitto"
+
+
 def present(name: str) -> bool:
-    """Return True if a data set is here."""
+    """Return True if a data set is here, or the broker."""
+    if name == BROKER:
+        there = which("mosquitto") or which("mosquitto", path="/usr/sbin:/usr/local/sbin")
+        return there is not None and find_spec("sordino_mqtt") is not None
     try:
         return name in NAMES or where(name) is not None
     except DataError:
@@ -148,6 +157,9 @@ def grid(
     left_out: list[str] = []
     cells: list[Cell] = []
     wrong: list[str] = []
+    brokers = {each.key: each.broker for each in entry.series}
+    away = [] if here(BROKER) else [each for each in entry.series if each.broker]
+    left_out += [f"{each.label}: needs {BROKER}, which is not installed" for each in away]
     for panel in _kept(entry.panel, chosen.panels, scale, left_out) or (Panel("", ""),):
         offered = panel.data or entry.data
         taken = next((each for each in offered if not each.needs or here(each.needs)), None)
@@ -157,17 +169,20 @@ def grid(
             left_out.append(f"{panel.label or entry.item}: needs the data set {wanted}")
             continue
         for place, changes in _changes(entry, chosen, scale, panel, taken, left_out):
+            if any(each.key == place.series for each in away):
+                continue
             try:
                 study = studies.read(path, changes)
             except StudyError as error:
                 wrong.append(f"{entry.name}, {told(entry, place)}: {error}")
                 continue
-            digest = digest_of(study)
+            broker = brokers[place.series]
+            digest = digest_of(study) + f"-{broker}" * bool(broker)
             named = study.model_copy(update={"name": f"reproduction {digest}"})
             own = [also.seeds for also in entry.also if also.seeds and _fits(also, place)]
             most = own[-1] if own else entry.seeds
             number = seeds or min(most, chosen.seeds or most)
-            cells.append(Cell(place, named, digest, _seeds(study, number)))
+            cells.append(Cell(place, named, digest, _seeds(study, number), broker))
     if wrong:
         raise StudyError("\n".join(dict.fromkeys(wrong)))
     return Grid(

@@ -64,11 +64,13 @@ class Panel(Part, frozen=True):
     """One of several pictures, or a group of columns, beside each other.
 
     ``data`` stands in for the entry's. A panel none of whose data sets is present is left out, and
-    the page says so. ``points`` are those that it has, all where empty.
+    the page says so. ``points`` are those that it has, all where empty. ``level`` stands in for
+    that of a measure ``until``.
     """
 
     key: str
     label: str
+    level: float | None = None
     data: tuple[Data, ...] = ()
     points: tuple[str, ...] = ()
     changes: Changes = ()
@@ -80,6 +82,9 @@ class Series(Part, frozen=True):
 
     Attributes:
         fixed: whether points and forms leave it as it is, as a baseline that they do not concern.
+        broker: runs between processes, through an MQTT broker: "scripted", with the order and the
+            noise of the simulation, or "real", in the order in which answers come. Left out where
+            there is no Mosquitto.
     """
 
     key: str
@@ -87,6 +92,7 @@ class Series(Part, frozen=True):
     changes: Changes = ()
     small: Changes = ()
     fixed: bool = False
+    broker: Literal["", "scripted", "real"] = ""
 
 
 class Point(Part, frozen=True):

@@ -19,7 +19,7 @@ from typing import ClassVar, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from sordino.extend.runs import Run, at, number
+from sordino.extend.runs import Run, at, known, number
 
 Curve: TypeAlias = tuple[tuple[float, float], ...]
 """Points (x, y), in the order of x."""
@@ -80,23 +80,28 @@ class Measure(Part, frozen=True):
 
 
 class Final(Measure, frozen=True):
-    """Value at a run's end: ``final = "accuracy"`` (of the model handed out, or of a whole stream)
-    or "error" (1 - accuracy).
+    """Value at a run's end: ``final = "accuracy"`` (of the model handed out, or of a whole stream),
+    "error" (1 - accuracy), or the "seconds" that it took.
     """
 
-    final: Literal["accuracy", "error"]
+    final: Literal["accuracy", "error", "seconds"]
 
-    percent = True
+    @property
+    def percent(self) -> bool:
+        return self.final != "seconds"
 
     @property
     def falling(self) -> bool:
-        return self.final == "error"
+        return self.final != "accuracy"
 
     @property
     def told(self) -> str:
         return self.final
 
     def of(self, run: Run) -> float | None:
+        if self.final == "seconds":
+            result = known(run.about.result)
+            return None if result is None else number(result.seconds)
         if run.accuracy is None:
             return None
         return 1.0 - run.accuracy if self.final == "error" else run.accuracy

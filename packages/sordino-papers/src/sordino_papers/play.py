@@ -102,7 +102,7 @@ def play(
             path = Path(scratch) / f"{number}.toml"
             study = run.cell.study.model_copy(update={"seed": run.seed})
             replace_file(path, write(study).encode())
-            given = str(path), str(run.folder), run.images
+            given = str(path), str(run.folder), run.images, run.cell.broker
             calls[number] = runner.Call(given, study.execution.threads)
         try:
             runner.call("sordino_papers.worker:make", calls, at_once, ended)

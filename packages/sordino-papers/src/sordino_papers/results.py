@@ -14,7 +14,7 @@ from sordino.extend.runs import number as real
 from sordino_papers.cells import Cell, Grid, Place, told
 from sordino_papers.checks import Computed
 from sordino_papers.entry import Claim, Gap, Published
-from sordino_papers.measures import SHORT, Attacked, Best, Curve, Measure
+from sordino_papers.measures import SHORT, Attacked, Best, Curve, Measure, Until
 from sordino_papers.verdicts import Evidence, Judged, Said, judge, together
 from sordino_papers.worker import ATTACK, Found
 
@@ -144,6 +144,9 @@ class Results:
         """Return a measure's values in a cell, by seed; seeds without a number are left out."""
         if isinstance(measure, Best):
             return self._best(measure, place)
+        levels = {each.key: each.level for each in self.grid.entry.panel}
+        if isinstance(measure, Until) and (level := levels.get(place.panel)) is not None:
+            measure = msgspec.structs.replace(measure, until=level)
         cell, found = self.grid.at(place), dict[int, float | Curve]()
         if cell is not None:
             for seed in cell.seeds:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from pathlib import Path
-from shutil import rmtree
+from shutil import copytree, rmtree
+from tempfile import TemporaryDirectory
 
 import msgspec
 
-from sordino.extend.runs import ResumeError, replace_file, there
+from sordino.extend.runs import ResumeError, StudyError, replace_file, there
 
 ATTACK = "attack.json"
 """Findings of an attack, in the folder that stands for a run's."""
@@ -23,13 +26,14 @@ class Found(msgspec.Struct, frozen=True):
     whole: float | None
 
 
-def make(path: str, place: str, images: int | None) -> None:
+def make(path: str, place: str, images: int | None, broker: str = "") -> None:
     """Make one run, or go on with it; or attack gradients.
 
     Args:
         path: the file of its study.
         place: the run's folder, which may exist half done.
         images: how many an attack tries to recover; None for a run.
+        broker: how a run goes through an MQTT broker, as a series says; empty for a simulation.
     """
     from sordino.extend.runs import session
     from sordino.extend.runs import study as studies
@@ -37,6 +41,9 @@ def make(path: str, place: str, images: int | None) -> None:
     folder = Path(place)
     if images is not None:
         _attacked(Path(path), folder, images)
+        return
+    if broker:
+        _through_broker(path, folder, broker == "scripted")
         return
     if there(folder, "run.json"):
         try:
@@ -47,9 +54,23 @@ def make(path: str, place: str, images: int | None) -> None:
     session.begin(studies.read(Path(path)), folder, lambda row: None, lambda going: None)
 
 
+def _through_broker(path: str, folder: Path, scripted: bool) -> None:
+    """Run a study as docs/edge.md says, and keep the server's run."""
+    with TemporaryDirectory(prefix="sordino-") as scratch:
+        command = ["-m", "sordino", "network", "demo", path, "--transport", "mqtt"]
+        command += ["--out", f"{scratch}/federation", *(["--scripted"] if scripted else [])]
+        done = subprocess.run(
+            [sys.executable, *command], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise StudyError(f"sordino network demo: {done.stderr[-1000:]}")
+        rmtree(folder, ignore_errors=True)
+        copytree(f"{scratch}/federation/kits/server/run", folder)
+
+
 def _attacked(path: Path, folder: Path, images: int) -> None:
     """Attack one gradient at the initial weights, under the study's noise."""
-    from sordino.extend.runs import HorizontalStudy, StudyError
+    from sordino.extend.runs import HorizontalStudy
     from sordino.extend.runs import study as studies
     from sordino_papers.inversion import scenes as inversion
 

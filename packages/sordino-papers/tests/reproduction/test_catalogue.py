@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from sordino.extend.runs import StudyError, toml_of
-from sordino_papers import cells, files
+from sordino.extend.tables import Published
+from sordino_papers import cells, files, parity
 from sordino_papers.checks import CHECKS
 from sordino_papers.entry import SCALES, Entry, parse, read
 from sordino_papers.measures import SHORT, Best
@@ -53,7 +56,8 @@ def test_every_study_of_an_entry_is_right(name: str) -> None:
     kind, _, number = item.partition(" ")
     named = {"fig.": "figure"}.get(kind, kind)
     count = NUMERALS.get(number.upper(), number)
-    assert name == f"{entry.paper}-{named}-{count}" + "-all-events" * bool(part)
+    kind = {"": "", "testbed": "-testbed"}.get(part, "-all-events")
+    assert name == f"{entry.paper}-{named}-{count}{kind}"
 
 
 @pytest.mark.parametrize("paper", ITEMS)
@@ -111,6 +115,17 @@ def test_mistakes_are_named(more: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "small.toml").write_text(SMALL + more)
     with pytest.raises(StudyError, match=f"small.toml: .*{told}"):
         read(tmp_path / "small.toml")
+
+
+def test_digits_are_even_or_odd(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    x: Any = np.zeros((4, 2), np.float32)
+    y: Any = np.array([0, 1, 5, 8])
+    whole = Published("mnist", tuple("0123456789"), (), read=lambda *_: ((x, y), (x[:2], y[:2])))
+    monkeypatch.setattr(parity, "PUBLISHED", {"mnist": whole})
+    assert parity.MNIST.read is not None
+    (seen, labels), (_, tested) = parity.MNIST.read(tmp_path, parity.MNIST)
+    assert seen is x
+    assert [*labels, *tested] == [0, 1, 1, 0, 0, 1]
 
 
 def test_a_name_of_nothing_is_found() -> None:

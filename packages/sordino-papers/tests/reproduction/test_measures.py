@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from sordino_papers.cells import Place
+from sordino_papers.entry import Panel
 from sordino_papers.measures import SHORT, Best, Measure, measure_of
 from sordino_papers.results import Results
 
@@ -25,6 +26,7 @@ class Row(msgspec.Struct):
 
 RUN: Any = SimpleNamespace(
     accuracy=0.75,
+    about=SimpleNamespace(result=SimpleNamespace(seconds=7)),
     rounds=[
         Row(t, tau, 3.0 * t**0.75, error)
         for t, tau, error in zip(
@@ -39,6 +41,7 @@ RUN: Any = SimpleNamespace(
     [
         ("accuracy", 0.75),
         ("error", 0.25),
+        ({"final": "seconds"}, 7.0),
         ({"growth": "regret_sum"}, 0.75),
         ({"column": "error", "take": "spread"}, 1.0),  # of the second half
         ({"column": "tau", "take": "max"}, 8.0),
@@ -50,6 +53,18 @@ RUN: Any = SimpleNamespace(
 )
 def test_numbers(told: str | dict[str, object], expected: float) -> None:
     assert measure_of(told).of(RUN) == pytest.approx(expected)
+
+
+def test_a_panel_may_have_a_level_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Results, "run", lambda *_: RUN)
+    panels = Panel("high", "high", level=9.0), Panel("same", "same")
+    grid: Any = SimpleNamespace(
+        entry=SimpleNamespace(panel=panels), at=lambda place: SimpleNamespace(seeds=(0,))
+    )
+    measure = measure_of({"until": 1, "column": "error", "below": True, "kept": False})
+    results = Results(grid, Path(), {})
+    found = [results.values(measure, Place(each.key, "sound", "a", "")) for each in panels]
+    assert found == [{0: 1.0}, {0: 5.0}]
 
 
 def test_jumps_are_differences_from_row_to_row() -> None:

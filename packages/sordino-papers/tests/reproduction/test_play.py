@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sordino.extend.runs import StudyError, runner
+from sordino.extend.runs import write as write_study
 from sordino_papers import cells, files, play, worker
 from sordino_papers.measures import Column
 from sordino_papers.page import write
@@ -17,6 +18,7 @@ from sordino_papers.results import (
     Damaged,
     Results,
     collected,
+    loaded,
     number,
     read,
     seconds_of,
@@ -263,7 +265,7 @@ def test_an_unforeseen_error_ends_one_run_only(
     grid = cells.grid(entry, "quick", 1, home=home, here=nothing)
     runs = play.needed([grid], tmp_path)
 
-    def make(study: str, folder: str, images: int | None) -> None:
+    def make(study: str, folder: str, images: int | None, broker: str) -> None:
         if folder == str(runs[0].folder):
             raise ZeroDivisionError("division by zero")
 
@@ -357,6 +359,42 @@ rule = { no_worse = "two", than = ["one"], margin = 1.0, x = ["3"] }
     assert claims["Section 3"].data == "many digits"
     few = cells.grid(entry, "standard", home=home, here=nothing)
     assert few.panels == ["few"]
+
+
+THROUGH = """key = "two"
+broker = "scripted"
+changes = [
+    "method={name='mapa', batch=30}",
+    "budget={updates=20}",
+    "privacy={unit='sample', epsilon=8.0, delta=1e-3}",
+]"""
+
+
+def test_a_series_through_a_broker_is_left_out_where_there_is_none(home: Path) -> None:
+    path = home / "ali-dpfl-table-1.toml"
+    path.write_text(ENTRY.replace('key = "two"', THROUGH))
+    (entry,) = files.chosen(["ali-dpfl-table-1"], home)
+    grid = cells.grid(entry, "quick", home=home, here=nothing)
+    assert grid.series == ["one"]
+    assert "two rounds: needs Mosquitto, which is not installed" in grid.left_out
+    assert collected(Results(grid, home, {})).claims[0].verdict == "not run"
+    both = cells.grid(entry, "quick", home=home, here=lambda name: name == cells.BROKER)
+    assert [cell.broker for cell in both.cells] == ["", "scripted"]
+
+
+@pytest.mark.skipif(not cells.present(cells.BROKER), reason="needs mosquitto")
+def test_a_scripted_run_through_a_broker_is_the_simulation(home: Path, tmp_path: Path) -> None:
+    path = home / "ali-dpfl-table-1.toml"
+    path.write_text(ENTRY.replace('key = "two"', THROUGH))
+    (entry,) = files.chosen(["ali-dpfl-table-1"], home)
+    study = cells.grid(entry, "quick", 1, home).cells[-1].study
+    (tmp_path / "study.toml").write_text(write_study(study))
+    found = []
+    for way in ("", "scripted"):
+        worker.make(str(tmp_path / "study.toml"), str(tmp_path / f"run-{way}"), None, way)
+        found.append(loaded(tmp_path / f"run-{way}"))
+    assert found[0].accuracy == found[1].accuracy
+    assert found[0].rounds[-2].loss == found[1].rounds[-2].loss
 
 
 def test_points_and_forms_leave_a_fixed_series_as_it_is(home: Path) -> None:

@@ -7,7 +7,8 @@ Vectors are (d,) and never written to.
 
     mean~ = ( sum_{i answered} w_i Delta_i + noise ) / (q_c sum_i w_i)
 
-over all clients i in the divisor, answered or not: it is public and fixed. Who was drawn and did
+over all clients i in the divisor, answered or not: it is public and fixed, or multiplied by a noisy
+count of the clients over the expected one. Who was drawn and did
 not answer adds nothing, as if it had not been drawn. On a network this is secure aggregation, or an
 aggregator that is trusted with single updates; either way nothing but ``Released`` goes on.
 
@@ -97,6 +98,7 @@ class PrivateSum:
             every client in their order, where blocks are charged apart.
         sampling_rate: q_c.
         blocks: whose turn it is in a round, where nobody is drawn; q_c is 1 / b then.
+        counted: whether the noisy count is of the clients in a round, and divides their sum.
         entropy: where the noise is drawn from, by round.
         history: what reached the server so far: who answers a round twice, from a copy of the
             server's folder, must not see whether the sums are equal.
@@ -111,6 +113,7 @@ class PrivateSum:
     sampling_rate: float
     entropy: Entropy
     blocks: Blocks | None = None
+    counted: bool = False
     history: History = field(default_factory=History)
 
     def __post_init__(self) -> None:
@@ -183,18 +186,19 @@ class PrivateSum:
         excess = 0.0
         for answer in answers:
             total += self.shares[answer.client] * _within(mechanism, answer.delta)
-            excess += 0.5 - answer.inside
+            excess += 0.5 if self.counted else 0.5 - answer.inside
         terms = (excess, contract, seen, *(() if noise is None else (noise.token,)))
         hidden = self.history.digest, raw(total), repr(terms).encode()
         draws = over(self.entropy, hidden, "aggregate", "round", number, "noise")
         summed = torch.from_numpy(total)
         noisy, counted, kept = released(mechanism, summed, excess, draws, noise, number - 1)
-        mean = noisy.numpy() / self.divisor
-        found = Released(
-            mean=mean.astype(np.float32),
-            clipped=None if counted is None else 0.5 + counted / self.expected,
-        )
-        return found, kept
+        divisor, clipped = self.divisor, None
+        if counted is not None and self.counted:  # each client added one half
+            divisor *= max(2.0 * counted, 1.0) / self.expected
+        elif counted is not None:
+            clipped = 0.5 + counted / self.expected
+        mean = (noisy.numpy() / divisor).astype(np.float32)
+        return Released(mean=mean, clipped=clipped, unit=1.0 / divisor), kept
 
     def _mechanism(self, contract: RoundNoise, seen: tuple[float, ...]) -> Bounded:
         made = self.mechanism
@@ -218,7 +222,7 @@ class PrivateSum:
         multiplier = self._mechanism(contract, state.seen).vector_multiplier
         row = SynchronousRound(
             clipped=None if found.clipped is None else min(max(found.clipped, 0.0), 1.0),
-            snr=_signal_to_noise(found.mean, (multiplier * contract.clip * self.unit) ** 2),
+            snr=_signal_to_noise(found.mean, (multiplier * contract.clip * found.unit) ** 2),
         )
         memory = method.learned(state.memory, terms, found)
         return Outcome(found.mean.astype(np.float64), memory, row, noise=noise)

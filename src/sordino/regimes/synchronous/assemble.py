@@ -177,6 +177,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
                 units=tuple(self.units if apart else dict.fromkeys(self.units)),
                 sampling_rate=study.privacy.sampling_rate,
                 blocks=self.blocks,
+                counted=study.counts_clients,
                 entropy=self.entropy,
             )
         if pays is not None and (study.aggregated or scheduled(study)):

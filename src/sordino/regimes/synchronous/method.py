@@ -142,10 +142,12 @@ class Released:
         mean: noisy mean of the bounded updates (d,), over the expected weight.
         clipped: noisy fraction of clients whose update was shortened, of the expected cohort; None
             if not released.
+        unit: deviation in the mean of noise that has deviation 1 in the sum.
     """
 
     mean: Vector
     clipped: float | None
+    unit: float = 1.0
 
 
 class Nothing(Frozen):

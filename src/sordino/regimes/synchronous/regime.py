@@ -226,10 +226,10 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         largest = float(max(sizes)) if method.weights == "size" else 1.0
         bound = method.learning_rate * method.tau * privacy.clip
         asked = replace(asked, update_bound=bound, largest=largest)
-        if method.clipping == "adaptive":
+        if method.clipping == "adaptive" or study.counts_clients:
             # Andrew et al. 2021, section 3
             deviation = method.count_noise or privacy.sampling_rate * len(sizes) / 20.0
-            return replace(asked, counted=own, count_deviation=deviation)
+            asked = replace(asked, counted=own, count_deviation=deviation)
         if method.clipping == "proxy":
             return replace(asked, clip=proxy_clip(study, method, sizes, trial))
         return asked

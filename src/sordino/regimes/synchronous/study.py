@@ -173,6 +173,17 @@ class SynchronousStudy(HorizontalStudy):
                     f" privacy.mechanism '{self.privacy.mechanism.kind}' releases none: use "
                     "'fixed' or 'proxy', or the mechanism 'gaussian'"
                 )
+            if self.counts_clients and not (
+                self.aggregated
+                and self.clipping != "adaptive"
+                and self.privacy.mechanism.counts
+                and self.privacy.noise == "own"
+            ):
+                raise ValueError(
+                    "method.divisor 'counted' needs a noisy count of its own beside the sum: leave "
+                    "it out, or use the sound form, privacy.mechanism 'gaussian', privacy.noise "
+                    "'own', and method.clipping 'fixed' or 'proxy'"
+                )
             if self.method.adapts_noise:
                 raise ValueError(
                     f"method '{name}' lets earlier releases decide about the noise, which has a "
@@ -291,6 +302,11 @@ class SynchronousStudy(HorizontalStudy):
     def clipping(self) -> str | None:
         """Where the bound comes from, for methods that have a choice."""
         return self.method.clipping if isinstance(self.method, Clipped | ClientLevel) else None
+
+    @property
+    def counts_clients(self) -> bool:
+        """A noisy count of a round's clients divides their sum."""
+        return isinstance(self.method, ClientLevel) and self.method.divisor == "counted"
 
     @property
     def of_clients(self) -> bool:

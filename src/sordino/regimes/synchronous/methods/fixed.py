@@ -18,6 +18,11 @@ multiplier z on a Poisson sample of clients. The divisor is fixed, empty cohorts
       S <- S exp(-eta_S (b~ - gamma)),      b~ the noisy fraction of clients within S.
 
   The count is released inside the same z, so it is paid for.
+
+  With ``divisor = "counted"``, the count is of the clients in the round, m, and the noisy sum is
+  divided by m~ in place of q_c sum_i w_i, so the noise in the mean is z S / m~: "the noise added in
+  the aggregation is adapted based on the number of participating clients", as Ranaweera et al. 2024
+  say of a baseline. m itself is secret.
 * ``pe-dpfl`` (Shen, Liu, Zhang 2022) as ALI-DPFL describes it: a regularising term in the local
   loss (here the proximal one, mu/2 |w' - w|^2), and noise on the model before it is sent. The
   published scale rests on a sensitivity of 2 eta C / n_i, which is that of one full-batch step; a
@@ -158,6 +163,8 @@ class ClientLevel(Fixed):
         clip_rate: eta_S.
         count_noise: standard deviation of the noise on the count, in clients; a twentieth of the
             expected cohort if left out.
+        divisor: of a round's sum: the "expected" number of clients, which is the default, or how
+            many were "counted", with noise
     """
 
     memory: ClassVar[type[msgspec.Struct]] = Bound
@@ -169,6 +176,7 @@ class ClientLevel(Fixed):
     quantile: float = Field(0.5, gt=0, lt=1)
     clip_rate: float = Field(0.2, gt=0)
     count_noise: float | None = Field(None, gt=0)
+    divisor: Literal["expected", "counted"] | None = None
 
     def start(self, terms: Terms) -> Bound:
         """S is privacy.clip."""
