@@ -32,6 +32,7 @@ SAID: tuple[Said, ...] = ("holds", "does not hold", "cannot be told", "not run")
 Values: TypeAlias = Callable[[Place], Mapping[int, float | Curve]]
 """Values of a measure in a cell, by seed."""
 
+TIE = 1e-6  # as much of an interval is the rounding of a mean of zero
 LAST = 0.25  # of a curve, that stands for its end
 EQUIVALENT = 2 * CONFIDENCE - 1  # the interval of two one-sided tests
 
@@ -188,7 +189,7 @@ class Comparison(msgspec.Struct, frozen=True):
         above = math.inf if self.above is None else self.mean - self.above
         below = math.inf if self.below is None else self.below - self.mean
         against, distance = min(above, below) <= 0, abs(min(above, below))
-        if not distance or self.low == self.high:
+        if distance <= TIE * (self.high - self.low) or self.low == self.high:
             return Need(math.inf, against, self)
         if self.unit == "%":  # Clopper and Pearson's interval, wider than the normal by 1/n
             z = float(norm.ppf((1 + CONFIDENCE) / 2))

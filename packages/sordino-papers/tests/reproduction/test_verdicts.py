@@ -207,6 +207,8 @@ def test_what_would_tell_a_claim_of_several_comparisons() -> None:
     assert Need.together([tied.needed(2), Comparison.of(Pair("a", near, ahead), 2).needed(2)]) == (
         np.inf, True, tied
     )  # fmt: skip
+    rounded = Comparison.of(Pair("a", [0.1, 0.2, -0.3], ahead), 2).needed(2)
+    assert rounded.number == np.inf
     cases = share(14, 36)
     enough = next(n for n in range(36, 200) if share(round(n * 14 / 36), n).high < 0.5)
     of = Comparison.between(Pair("wins", [], Asked(low=0.5)), cases, cases, 36, "%")
