@@ -131,6 +131,15 @@ def test_every_combination_is_priced_or_refused_with_its_reason(
         assert study(tmp_path, *changes).privacy.mechanism.kind == "haar"  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("method", ["ali-dpfl", "als-dpfl", "adap-dpfl"])
+def test_the_printed_form_has_no_steps_that_releases_choose(tmp_path: Path, method: str) -> None:
+    """They counted as what they happened to be, for the run and for later ones."""
+    asked = [f"method={method}", "privacy.unit=sample", "privacy.accountant=rdp@8"]
+    with pytest.raises(StudyError, match="chooses by what it releases how much it spends"):
+        study(tmp_path, *asked, mechanism(form="paper"))
+    assert study(tmp_path, *asked, mechanism()).form == "sound"
+
+
 @pytest.mark.parametrize("sigma", [1.0, 1.5, 3.0])
 @pytest.mark.parametrize(("unit", "method"), METHODS)
 def test_the_papers_clients_rounds_and_noises_are_planned_at_their_true_price(
