@@ -20,6 +20,7 @@ from command import sordino
 from sordino.base.entropy import System
 from sordino.base.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.clients.division import federation
+from sordino.clients.evaluation import corpus
 from sordino.clients.study import HorizontalStudy
 from sordino.core import study as studies
 from sordino.core.run import session
@@ -33,7 +34,7 @@ from sordino.tune import grid, private
 from sordino.tune.grid import candidates
 from sordino.tune.grid import tuned as chosen
 from sordino.tune.price import Price, measured, price
-from sordino.tune.public import Scored, best, moved
+from sordino.tune.public import Scored, best, book, moved
 from sordino.tune.rules import ruled
 
 STUDY = """
@@ -258,6 +259,27 @@ def test_a_file_must_be_declared_public(tmp_path: Path) -> None:
     for name in (other, str(tmp_path / "link.csv")):
         with pytest.raises(StudyError, match="a file of the study's own data"):
             moved(own, name, declared=True)
+
+
+def test_persons_in_a_public_file_are_persons_and_no_feature(tmp_path: Path) -> None:
+    """Candidates had the number of the patient as a feature, and the ledger knew no person."""
+
+    def table(name: str, first: int) -> str:
+        rows = [f"{i % 7},{i * first},{(i + first) // 2},{'xy'[i % 2]}\n" for i in range(80)]
+        (tmp_path / name).write_text("a,b,who,label\n" + "".join(rows), encoding="utf-8")
+        return str(tmp_path / name)
+
+    mine = 'file = "{}"\nperson = "who"\nperson_rows = 2'
+    change = f"privacy.ledger={tmp_path / 'kept'}"
+    own = read(tmp_path, change, data=mine.format(table("mine.csv", 1)))
+    study = moved(own, table("other.csv", 31), declared=True)  # some of the persons
+    assert corpus(study).train.columns == corpus(own).train.columns == ("a", "b")
+    book(own, str(tmp_path / "other.csv"), declared=True)
+    with pytest.raises(BudgetExceeded, match="they were declared public"):
+        session.begin(own, tmp_path / "run", lambda _: None, lambda _: None)
+    clients = own.data.model_copy(update={"person": None, "client_column": "who"})
+    with pytest.raises(StudyError, match=r"'who' says whose a row is .*: drop it"):
+        moved(own.model_copy(update={"data": clients}), str(tmp_path / "other.csv"), declared=True)
 
 
 def test_a_candidate_that_failed_is_not_the_best() -> None:

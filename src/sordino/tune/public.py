@@ -27,10 +27,11 @@ from sordino.core.prepared import PUBLIC
 from sordino.core.regimes import calibrated, plan
 from sordino.core.run.reading import load
 from sordino.core.run.session import book_public
-from sordino.core.study.data import SHARE
+from sordino.core.study.data import SHARE, Data
 from sordino.data import names as published
 from sordino.data import sets
 from sordino.data.sets import is_published
+from sordino.data.table import ending, frame_of, read_arrays
 from sordino.privacy import LedgerSession
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import SAMPLE
@@ -89,7 +90,28 @@ def moved(study: HorizontalStudy, on: str, declared: bool) -> HorizontalStudy:
     if file is not None:
         test = "file" if inside else "public share"
         data = {"name": None, "file": str(file.absolute()), "test": test}
-    return again(study, f"--on {on}", data=_dealt(study, data | PLAIN), privacy=ALONE)
+    whose = {} if file is None else _persons_in(file, own, on)
+    return again(study, f"--on {on}", data=_dealt(study, data | PLAIN | whose), privacy=ALONE)
+
+
+def _persons_in(file: Path, own: Data, on: str) -> dict[str, Any]:
+    """Keys that read a file's column of persons as such: else it would be a feature, and a ledger
+    would not know whom the rows are about.
+
+    Raises:
+        StudyError: if it has the study's column of clients, for the trials' clients are others.
+    """
+    if own.person is None and own.client_column is None:
+        return {}
+    table = ending(file) != ".npz"  # which has no columns
+    found = frame_of(file).columns if table else read_arrays(file, ())[1]
+    if own.client_column in found and table and own.client_column != own.person:
+        raise StudyError(
+            f"--on {on}: its column {own.client_column!r} says whose a row is "
+            "(data.client_column), and candidates would train on it as a feature: drop it"
+        )
+    kept = own.person is not None and own.person in found
+    return {"person": own.person, "person_rows": own.person_rows} if kept else {}
 
 
 def keep_aside(study: HorizontalStudy, place: Path) -> None:
@@ -171,7 +193,7 @@ def book(study: HorizontalStudy, on: str, *, declared: bool) -> str | None:
     else:
         rows = corpus(moved(study, on, declared), identify=True)
         parts = [part for part in (rows.train, rows.test) if len(part) and part.words is not None]
-        known = [Records.together([records(part, PUBLIC, SAMPLE) for part in parts])]
+        known = [Records.together([records(p, PUBLIC, SAMPLE, len(p)) for p in parts])]
     tuning = secrets.token_hex(8)
     with LedgerSession.for_data(Path(study.privacy.ledger).expanduser(), tuning, known) as ledgers:
         try:
