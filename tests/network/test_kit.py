@@ -159,6 +159,10 @@ def test_kits_hold_what_each_needs_and_keys_are_for_their_owner(file: Path) -> N
         path.write_text((out / "north" / name).read_text())
     with pytest.raises(StudyError, match="nobody of this federation"):
         kit.renew(out / "authority", "west", out / "west", NOW)
+    before = (out / "south" / "site.key").read_bytes()
+    with pytest.raises(StudyError, match="this is the kit of south, whose key would be lost"):
+        kit.renew(out / "authority", "north", out / "south", NOW)
+    assert (out / "south" / "site.key").read_bytes() == before
 
 
 def shaken(server: ssl.SSLContext, client: ssl.SSLContext, host: str = "127.0.0.1") -> str:

@@ -44,7 +44,7 @@ from sordino.data.table import ReadOptions
 from sordino.privacy import Ledger
 from sordino.privacy.records import recognised
 from sordino.privacy.records.group import SAMPLE
-from sordino.privacy.session import data_ledger
+from sordino.privacy.session import PLAN, data_ledger
 
 FAIR = "gradients of its fair share (a faster site is asked for more)"
 RELEASED = {
@@ -299,7 +299,7 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
         sizes, privacy = self.agreement.sizes, limited.privacy
         asked = self.regime.schedule(limited, sizes)
         unit = unit_like(asked, self.regime.rates(limited, sizes), index)
-        wanted, spent = asked.wanted(unit), 0.0
+        wanted, spent, refused = asked.wanted(unit), 0.0, ""
         if looked(limited):  # all that the budget pays for
             wanted = asked.affordable(unit) or wanted
         if data.words is None:
@@ -310,6 +310,11 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
             alone = asked.of(unit)
             with planned_ledgers(limited, own, alone) as ledgers:
                 (left,) = balances(alone, ledgers, affordable(limited, alone, ledgers), wanted)
+                try:
+                    planned = self.regime.planned(limited) is not None
+                    ledgers.refuse_choosing(PLAN, chosen=looked(limited) or not planned)
+                except StudyError as refusal:
+                    refused = str(refusal)
             spent, pays, total = left.spent, left.steps, left.total
         recognised, held = self.recognised(limited, data)
         tau = getattr(limited.method, "fixed_tau", None) or 1
@@ -322,6 +327,7 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
             rounds=rounds if asked.charged == "local steps" and privacy.unit == "sample" else None,
             total=total,
             noise=asked.multipliers[unit],
+            refused=refused,
             known=recognised,
             held=held,
         )

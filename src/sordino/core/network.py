@@ -184,6 +184,7 @@ class Standing(Frozen, kw_only=True):
             None where the charges are that.
         total: epsilon after as many of the planned charges as it pays for.
         noise: the noise multiplier of this site.
+        refused: why no run over its rows can begin now; empty where one can.
         known: how many of its rows its ledger knows; ``held`` how many different rows it knows in
             all.
     """
@@ -198,6 +199,7 @@ class Standing(Frozen, kw_only=True):
     known: int = 0
     held: int = 0
     turns: str = "round"
+    refused: str = ""
 
 
 class NetworkRegime(ABC, Generic[T]):

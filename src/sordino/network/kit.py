@@ -309,11 +309,15 @@ def renew(authority: Path, name: str, out: Path, now: dt.datetime, host: str = "
         host: of the server or the broker, if it is not the agreed one any more.
 
     Raises:
-        StudyError: if nobody of the authority has the name; or where a new certificate must be for
-            a key that was revoked.
+        StudyError: if nobody of the authority has the name; where a new certificate must be for a
+            key that was revoked; or if ``out`` is somebody else's kit.
     """
     agreement, by = _authority(authority, name)
     folder = authority
+    if name not in RESERVED and there(out, "site.pem"):
+        whose = certificates.common_name(certificates.read_certificate(out, "site.pem"))
+        if whose != name:
+            raise StudyError(f"{out}: this is the kit of {whose}, whose key would be lost")
     if there(out, AGREEMENT):  # of one of several studies
         agreement, folder = read_agreement(out / AGREEMENT), out
     key, serials = _known_key(folder, agreement, name, out), _serials(authority)

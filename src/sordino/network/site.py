@@ -435,13 +435,16 @@ def _spent(standing: Standing, limit: float | None, rows: int, ledger: Path) -> 
     if standing.known:
         yield (
             f"Spent so far: epsilon {epsilon_text(standing.spent)} of {epsilon_text(limit)}, by "
-            f"all runs on these rows in the ledger in {ledger}. The limit includes it."
+            f"all runs on these rows in the ledger in {ledger}, or planned by those that are open. "
+            "The limit includes it."
         )
 
 
 def _left(standing: Standing) -> str:
     """Say what the rest of a limit pays for."""
     planned, charged, pays = standing.planned, standing.charged, standing.pays
+    if standing.refused:
+        return f"This site could not begin now: {standing.refused}."
     after = f" at epsilon {epsilon_text(standing.total)} in all"
     if pays is None or pays >= planned:
         return f"What is left pays for all {planned} {charged} that the study plans{after}."

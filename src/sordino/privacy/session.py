@@ -346,6 +346,8 @@ class LedgerSession:
         Raises:
             StudyError: naming the run that has not ended.
         """
+        from sordino.privacy.records.price import FINISH
+
         for other in sorted(self.prices.sharing(self.names.values()) - {run}):
             begin = self.ledger.noted(BEGIN, other)
             if begin is not None and (chosen or _chooses(begin.facts)):
@@ -353,8 +355,7 @@ class LedgerSession:
                     f"{self.ledger.path}: run {other} has not ended and uses the same records, and "
                     f"the {'new' if chosen else 'old'} run, or who can end it, chooses by what it "
                     "releases how much it spends, so what is left for the other one would follow "
-                    "from private data. Finish the old run with `sordino run --resume`, or end it "
-                    "with `sordino ledger end`"
+                    f"from private data. {FINISH}"
                 )
 
     def did_all(self, run: str) -> bool:

@@ -63,8 +63,8 @@ Rest = Mapping[str, Counter[Event]]
 """What runs that have not ended may still charge, by set."""
 _TUNED = re.compile("[0-9a-f]{16}/(public$|tune/)")  # keys of a tuning
 FINISH = (
-    "Finish it with `sordino run --resume`, or, if it will not go on, end it with `sordino ledger "
-    "end`"
+    "Finish it with `sordino run --resume`, or as a site with `sordino join`; or, if it will not "
+    "go on, end it with `sordino ledger end`"
 )
 SHOWN = 16
 """Histories of a set that are priced one by one; more are merged into ones that cover them."""
