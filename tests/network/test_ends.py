@@ -400,6 +400,26 @@ def test_who_is_away_is_waited_for_and_the_status_says_so(federate: Makes) -> No
 
 
 @pytest.mark.usefixtures("brief")
+@pytest.mark.parametrize("answered", [7, 8], ids=["before its last answer", "after it"])
+def test_after_the_last_round_nobody_is_waited_for(federate: Makes, answered: int) -> None:
+    """Who was needed for a further round, and went away in the last one, kept the run from its
+    end.
+    """
+    found = federate("synchronous", minimum=3, scripted=False)
+    found.start("server", "site-0", "site-1")
+    found.until(lambda: found.net.listens)
+    hand = Hand(found, "site-2")
+    hand.hello()
+    for _ in range(answered):
+        hand.answer(hand.get(frames.Ask))
+    hand.get(frames.Ask if answered < 8 else frames.Bye)
+    hand.line.close()
+    found.wait(30.0, "server", "site-0", "site-1")
+    assert found.done["server"].why == found.done["site-0"].why
+    assert found.done["server"].why == "the round budget is used up: 8 of 8 rounds"
+
+
+@pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("name", ["asynchronous", "client", "client-in-turn"])
 def test_each_site_shows_what_its_own_answers_cost(federate: Makes, name: str) -> None:
     """Rounds that are charged to everybody, too: who never came has released nothing."""

@@ -413,8 +413,13 @@ def test_kits_hold_the_public_keys_of_all_sites(federate: Makes, tmp_path: Path)
     again = certificates.read_pair(folders[2], "site")
     assert (folders[2] / "site.pem").read_bytes() != before
     assert again.key.private_numbers() == pair.key.private_numbers()
-    with pytest.raises(StudyError, match="its key is not the one of site-0"):
+    with pytest.raises(StudyError, match="this is the kit of site-1, whose key would be lost"):
         kit.renew(authority, "site-0", folders[2], now)
+    keys = (folders[2] / KEYS).read_bytes()
+    (folders[2] / KEYS).write_bytes(keys[178:] + keys[:178])
+    with pytest.raises(StudyError, match="its key is not the one of site-1"):
+        kit.renew(authority, "site-1", folders[2], now)
+    (folders[2] / KEYS).write_bytes(keys)
     # of a key that was revoked there is no new certificate
     kit.revoke(authority, "site-1", now)
     with pytest.raises(StudyError, match="provision the study again with --authority"):

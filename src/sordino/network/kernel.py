@@ -287,13 +287,25 @@ class LiveKernel(NetworkKernel[S]):
             if self.count:
                 self._return()
             while self.state.ended is None:
-                if self._closed and len(self._there) >= self._minimum and not self._waits:
+                if self._closed and not self._waits and (self._enough or self._over()):
                     self.begin()
                 else:
                     self.next()
         self._reports(self)  # it may have ended at the beginning of a round, without an input
         self.journal.destroy()
         return self.moment()
+
+    @property
+    def _enough(self) -> bool:
+        """Enough sites are there for a round to begin."""
+        return len(self._there) >= self._minimum
+
+    def _over(self) -> bool:
+        """Return whether all rounds have passed: nobody is needed for the end. Where tasks follow
+        each other it is not a matter of rounds.
+        """
+        planned = self.session.agreed.study.horizon
+        return not self.world.continuous and self.state.number >= planned
 
     def _return(self) -> None:
         """Stand where the journal begins anew: with those that were there, and without the others,
