@@ -188,6 +188,13 @@ class HorizontalStudy(Study):
                 f"many releases of which kind there are, is chosen along the way, as method "
                 f"'{name}' does: fix a Rényi order in advance, for example 'rdp@8'"
             )
+        chooses = (self.method.adapts_steps or self.method.adapts_noise) and unit != "none"
+        if chooses and self.privacy.mechanism.form == "paper" and self.method.unpriced is None:
+            raise ValueError(
+                f"privacy.mechanism.form 'paper': method '{name}' chooses by what it releases how "
+                "much it spends, and a literal form has no budget that would bound it: use form "
+                "'sound', or a method with fixed steps and noise, such as 'dp-sgd'"
+            )
         if self.privacy.mechanism.sized and (
             self.method.adapts_noise or not self.method.aggregated
         ):

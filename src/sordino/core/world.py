@@ -294,6 +294,10 @@ class RegimeRules(Generic[S]):
         """Return the local steps of a site that takes part in so many rounds."""
         return number
 
+    def exhausted(self, state: S, /) -> bool:
+        """Return whether budgets allow no further round, however many sites come."""
+        return False
+
     @property
     def secret(self) -> bool:
         """Secrecy of who takes part in a round: then nothing that stays says it, or how often

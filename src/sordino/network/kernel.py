@@ -301,11 +301,13 @@ class LiveKernel(NetworkKernel[S]):
         return len(self._there) >= self._minimum
 
     def _over(self) -> bool:
-        """Return whether all rounds have passed: nobody is needed for the end. Where tasks follow
-        each other it is not a matter of rounds.
+        """Return whether there is no further round: nobody is needed for the end. Where tasks
+        follow each other it is not a matter of rounds.
         """
-        planned = self.session.agreed.study.horizon
-        return not self.world.continuous and self.state.number >= planned
+        if self.world.continuous:
+            return False
+        passed = self.state.number >= self.session.agreed.study.horizon
+        return passed or self.world.regime.exhausted(self.state)
 
     def _return(self) -> None:
         """Stand where the journal begins anew: with those that were there, and without the others,

@@ -291,9 +291,7 @@ class Synchronous(Rules[State]):
                 state, f"the round budget is used up: {state.number} of {self.terms.rounds} rounds"
             )
         solvent = self._solvent(state)
-        if (len(state.absent) < len(state.steps) and not len(solvent)) or (
-            self.affordable_rounds is not None and state.number >= self.affordable_rounds
-        ):
+        if self.exhausted(state):
             return self._finish(
                 state,
                 f"the privacy budget is used up after {state.taken} local steps, in round "
@@ -326,6 +324,12 @@ class Synchronous(Rules[State]):
         if not few and (priced := self.priced(contract)) is not None:
             return state, (Book(number, priced),)
         return self._ask(state)
+
+    def exhausted(self, state: State) -> bool:
+        """Return whether nobody within reach, if anybody is, can pay for another round."""
+        if self.affordable_rounds is not None and state.number >= self.affordable_rounds:
+            return True
+        return len(state.absent) < len(state.steps) and not len(self._solvent(state))
 
     def _solvent(self, state: State) -> Clients:
         """Return the clients within reach that can pay for a step."""

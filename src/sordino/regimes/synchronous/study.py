@@ -197,7 +197,6 @@ class SynchronousStudy(HorizontalStudy):
                 "price for several rows of a person: set privacy.clip_per = 'person', or "
                 "data.person_rows = 1"
             )
-        self._has_a_price()
         self._can_have_epsilons()
         self._can_have_passes()
         if (why := _refusal_to_share(self)) is not None:
@@ -246,20 +245,6 @@ class SynchronousStudy(HorizontalStudy):
         for number, (factor, _) in enumerate(self.factors, 1):
             place = f"privacy.clip times {factor:g}, of method '{self.method.name}' in round"
             checked_clip(self.privacy.clip * factor, f"{place} {number},")
-
-    def _has_a_price(self) -> None:
-        """Refuse a mechanism's literal form where releases choose what is spent: it holds nobody to
-        a budget, so that nothing would bound it.
-        """
-        method, sound = self.method, self.privacy.mechanism.form == "sound"
-        fixed = not (method.adapts_steps or method.adapts_noise)
-        if sound or fixed or method.unpriced is not None or self.privacy.unit == "none":
-            return
-        raise ValueError(
-            f"privacy.mechanism.form 'paper': method '{method.name}' chooses by what it releases "
-            "how much it spends, and a literal form has no budget that would bound it: use form "
-            "'sound', or a method with fixed steps and noise, such as 'dp-sgd'"
-        )
 
     def _can_have_epsilons(self) -> None:
         """Refuse epsilons of clients where noise is not each client's own, or not its budget's."""
