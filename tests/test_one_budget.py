@@ -419,17 +419,19 @@ def test_a_person_has_one_budget_for_all_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_nobody_is_renamed_by_somebody_elses_name(tmp_path: Path, ending: str) -> None:
-    """One fraction, one long number or one word makes a column of whole numbers another type."""
+    """One fraction, one long number or one word makes a column of whole numbers another type; in
+    Parquet, a column of fractions is refused.
+    """
     start = 2**53 + 1 if ending == "csv" else 1
     others = list(range(start, start + ROWS - 1))
     spent: list[float] = []
-    for name, first in (("whole", 0), ("fraction", 0.5), ("word", "x")):
+    for name, first in (("whole", 0), ("fraction", "0.5"), ("word", "x")):
         file = tmp_path / f"{name}.{ending}"
         if ending == "csv":
             who = pl.Series([str(first), *map(str, others)])
             table(len(spent)).with_columns(who=who).write_csv(file)
         else:
-            kind = {int: pl.Int64, float: pl.Float64, str: pl.String}[type(first)]
+            kind = {int: pl.Int64, str: pl.String}[type(first)]
             who = pl.Series([first, *others], strict=False, dtype=kind)
             table(len(spent)).with_columns(who=who).write_parquet(file)
         told = (*DP_SGD, f'data={{file="{file}", clients=3, person="who", person_rows=1}}')

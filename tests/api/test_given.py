@@ -291,5 +291,5 @@ def test_persons_that_a_fraction_has_rounded_are_refused(tmp_path: Path) -> None
     """Where 2^53 is the first, no other number shows that 2^53 + 1 was rounded to it."""
     table = {"a": [1.0, 2.0, 3.0], "label": [0, 1, 1], "who": [2**53, 2**53 + 1, 1.5]}
     place = Path(store(table, tmp_path, {})["file"])
-    with pytest.raises(DataError, match=r"row 0 .* has the person .* which was rounded"):
+    with pytest.raises(DataError, match=r"row 0 .* has the person .*, a fraction"):
         load("own", file=place, how=ReadOptions(person="who"))

@@ -190,7 +190,7 @@ def test_a_word_among_codes_does_not_rename_gaps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "kind"), [(WIDE, polars.Float64), (1 << 24, polars.Float32), (2048, polars.Float16)]
+    ("first", "kind"), [(WIDE, polars.Float64), (1 << 24, polars.Float32), (1, polars.Float16)]
 )
 @pytest.mark.parametrize(("person", "client"), [("who", None), (None, "who"), ("who", "who")])
 def test_persons_that_fractions_do_not_tell_apart_are_refused(
@@ -199,7 +199,7 @@ def test_persons_that_fractions_do_not_tell_apart_are_refused(
     who = polars.Series("who", [float(first), 0.5], dtype=kind)
     table = polars.DataFrame([who, polars.Series("f", [1, 2]), polars.Series("label", [0, 1])])
     table.write_parquet(tmp_path / "t.parquet")
-    with pytest.raises(DataError, match=r"row 0 .* was rounded, .* make them text"):
+    with pytest.raises(DataError, match=r"row 0 .*, a fraction, .* whole numbers or text"):
         load("x", file=tmp_path / "t.parquet", how=ReadOptions(person=person, client_column=client))
 
 

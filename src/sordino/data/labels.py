@@ -36,7 +36,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -306,8 +306,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def refuse_nobody(values: Array, role: str, place: str) -> None:
-    """Refuse a row of nobody, a NaN where it says whose it is, and numbers that are rounded, by a
-    fraction in their column or by more than 64 bits: two may be one.
+    """Refuse a row of nobody, a NaN where it says whose it is, and fractions: whole numbers that
+    were rounded to them, with one of single precision or of more than 64 bits, may be one.
 
     Raises:
         DataError: with the first such row.
@@ -319,23 +319,12 @@ def refuse_nobody(values: Array, role: str, place: str) -> None:
         raise DataError(
             f"{place}: row {int(bad[0])} (the first is 0) has no {role} (data.{role}); drop the row"
         )
-    rounded = np.zeros(0, bool)
     if values.dtype.kind == "f":
-        rounded = np.abs(values) >= first_rounded(values.dtype)
-    if (bad := np.flatnonzero(rounded)).size:
         raise DataError(
-            f"{place}: row {int(bad[0])} (the first is 0) has the {role} {values[bad[0]]}, which "
-            f"was rounded, as others may have been to the same; make them text (data.{role})"
+            f"{place}: row 0 (the first is 0) has the {role} {values[0]}, a fraction, to which "
+            "another number may have been rounded; make the column whole numbers or text "
+            f"(data.{role})"
         )
-
-
-def first_rounded(kind: np.dtype[Any]) -> float:
-    """The first whole number that another one is rounded to in fractions of this kind.
-
-    >>> first_rounded(np.dtype(np.float64)) == 2**53, first_rounded(np.dtype(np.float32)) == 2**24
-    (True, True)
-    """
-    return float(2.0 ** (np.finfo(kind).nmant + 1))
 
 
 def encode_clients(parts: Sequence[Array]) -> tuple[tuple[Labels, ...], Names]:

@@ -134,8 +134,7 @@ class ReadOptions:
 def read_table(path: Path, how: ReadOptions) -> Raw:
     """A CSV or Parquet file."""
     texts = {*how.encoding.categories}
-    if how.person is not None and how.person != how.client_column:  # it says nothing else
-        texts.add(how.person)
+    texts |= {each for each in (how.person, how.client_column) if each is not None}
     if how.classes is not None and how.target is None:
         texts.add(how.label)
     return read_frame(frame_of(path, texts), how, str(path))
@@ -172,7 +171,7 @@ def read_frame(frame: pl.DataFrame, how: ReadOptions, place: str) -> Raw:
         y = _plain(held.pop(label), place)
     if client_column is not None:
         with _noted(mistakes):
-            client = _plain(held.pop(client_column), place)
+            client = _named(held.pop(client_column), place)
             refuse_nobody(client, "client_column", place)
     if person is not None:
         with _noted(mistakes):
@@ -437,7 +436,7 @@ def _plain(series: pl.Series, place: str) -> Array:
 
 
 def _named(series: pl.Series, place: str) -> Array:
-    """Persons as a NumPy array, each as the file names him."""
+    """Persons or clients as a NumPy array, each as the file names him."""
     import polars as pl
 
     if series.dtype == pl.String:

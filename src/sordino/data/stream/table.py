@@ -43,7 +43,7 @@ from sordino.data.dataset import Indices, Names, Shape, Single, listed, refuse_n
 from sordino.data.encoding import refuse_gaps
 from sordino.data.formats import AGAIN, Source
 from sordino.data.identity import entity as entity_of
-from sordino.data.labels import class_numbers, first_rounded
+from sordino.data.labels import class_numbers
 from sordino.data.stream.drift import ByClass
 from sordino.data.stream.piece import Piece, joined
 from sordino.data.table import MOST_COLUMNS, refuse_long
@@ -314,14 +314,10 @@ class Parquet(TableStream):
         if series.dtype.is_integer() or not series.dtype.is_numeric():
             return [str(value) for value in values]
         if series.name == self.entity:
-            kind = str(series.dtype).lower()
-            most = first_rounded(np.dtype(kind if kind.startswith("float") else "float64"))
-            for at, value in enumerate(values):
-                if not (float(value).is_integer() and abs(value) < most):
-                    raise DataError(
-                        f"{self._cell(at, series.name)} is {value}; owners are text or whole "
-                        "numbers"
-                    )
+            raise DataError(
+                f"{self._cell(0, series.name)} is {values[0]}, a fraction, to which another number "
+                "may have been rounded; owners are text or whole numbers"
+            )
         return [str(int(each) if float(each).is_integer() else each) for each in values]
 
     def _failed(self, error: BaseException) -> DataError:
