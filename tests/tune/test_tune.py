@@ -265,7 +265,8 @@ def test_persons_in_a_public_file_are_persons_and_no_feature(tmp_path: Path) -> 
     """Candidates had the number of the patient as a feature, and the ledger knew no person."""
 
     def table(name: str, first: int) -> str:
-        rows = [f"{i % 7},{i * first},{(i + first) // 2},{'xy'[i % 2]}\n" for i in range(80)]
+        each = 2 if first == 1 else 4  # rows of a person: of public ones any number
+        rows = [f"{i % 7},{i * first},{(i + first) // each},{'xy'[i % 2]}\n" for i in range(80)]
         (tmp_path / name).write_text("a,b,who,label\n" + "".join(rows), encoding="utf-8")
         return str(tmp_path / name)
 

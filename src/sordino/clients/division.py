@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # whoever only divides data does not wait for torch
     from sordino.training.loss import Loss
 
 Counts = np.ndarray[Any, np.dtype[np.int64]]
+ANY = 1 << 31
+"""Public rows of one person, at most: nothing prices them, so no key of a study bounds them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -329,9 +331,7 @@ def known_records(study: HorizontalStudy, divided: Federation) -> tuple[Records,
     if study.data.published or not (lasting or (promised and not divided.remote)):
         return tuple(found)
     aside = [divided.validation, None if study.pays_to_test else divided.test]
-    shown = [
-        records(part, PUBLIC, SAMPLE, len(part)) for part in aside if part is not None and len(part)
-    ]
+    shown = [records(part, PUBLIC, SAMPLE, ANY) for part in aside if part is not None and len(part)]
     if not shown:
         return tuple(found)
     public = Records.together(shown)

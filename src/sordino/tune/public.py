@@ -17,7 +17,7 @@ import numpy as np
 from sordino.base.errors import StudyError
 from sordino.base.files import MOST_LOG, read_below, there
 from sordino.base.fingerprints import keyed
-from sordino.clients.division import examples, federation, records
+from sordino.clients.division import ANY, examples, federation, records
 from sordino.clients.evaluation import corpus, has_test
 from sordino.clients.study import HorizontalStudy
 from sordino.comparison import runner
@@ -193,7 +193,7 @@ def book(study: HorizontalStudy, on: str, *, declared: bool) -> str | None:
     else:
         rows = corpus(moved(study, on, declared), identify=True)
         parts = [part for part in (rows.train, rows.test) if len(part) and part.words is not None]
-        known = [Records.together([records(p, PUBLIC, SAMPLE, len(p)) for p in parts])]
+        known = [Records.together([records(p, PUBLIC, SAMPLE, ANY) for p in parts])]
     tuning = secrets.token_hex(8)
     with LedgerSession.for_data(Path(study.privacy.ledger).expanduser(), tuning, known) as ledgers:
         try:
