@@ -29,7 +29,7 @@ from sordino.network import demo, frames, secure_client, storage
 from sordino.network.kit import Agreed
 from sordino.network.secure_client import SecureSumClient, setting
 from sordino.network.site import JoinOptions, opened, prepare_site
-from sordino.network.site_session import FORGOTTEN, SiteSession
+from sordino.network.site_session import SiteSession
 from sordino.network.storage import AnswerStore
 from sordino.privacy import Ledger
 from sordino.privacy import encode as written
@@ -373,7 +373,7 @@ def test_a_party_whose_journal_is_lost_goes_on_with_another_history(
     else:
         (run / storage.JOURNAL).write_bytes(content)
     for _ in range(2):
-        assert lives(found, Turn(2, derivative=slope(1))) == [frames.Refuse(4, FORGOTTEN)]
+        assert lives(found, Turn(2, derivative=slope(1))) == [frames.Refuse(4, frames.FORGOTTEN)]
     assert isinstance(lives(found, Turn(3))[0], frames.Say)
     shutil.copytree(run, tmp_path / "copy")
     answers = []

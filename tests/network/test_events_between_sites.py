@@ -24,7 +24,7 @@ from sordino.base.message import Derivative, Embedding, Labels, Passive, Turn, U
 from sordino.core import study as studies
 from sordino.core.effect import Arrived, Begin
 from sordino.core.run import reading, session
-from sordino.network import demo, frames
+from sordino.network import demo, frames, server_session, storage
 from sordino.network import kit as kits
 from sordino.network.kit import Agreed
 from sordino.network.server import ServerOptions, prepare_server
@@ -32,6 +32,8 @@ from sordino.network.site import JoinOptions, prepare_site, promised
 from sordino.network.transport import Event, Lost, Mailbox
 from sordino.privacy import Budget, Ledger
 from sordino.regimes.vertical.stream import source
+
+from .conftest import Makes
 
 STUDY = """
 name = "between sites"
@@ -539,3 +541,24 @@ def test_before_it_joins_a_site_is_told_what_is_not_protected(tmp_path: Path) ->
         agreed.network.limited(0, None, 1.0)
     with pytest.raises(StudyError, match="--ledger"):
         agreed.network.limited(2, tmp_path, None)
+
+
+def test_a_party_whose_machine_was_started_anew_is_away_for_some_events(
+    federate: Makes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counted as out, and where all are needed the stream ended for everybody."""
+    boot = tmp_path / "boot"
+    boot.write_text("one")
+    monkeypatch.setattr(storage, "_BOOT", boot)
+    monkeypatch.setattr(storage, "STEP", 16)
+    monkeypatch.setattr(server_session, "AT_ONCE", 10_000)  # without pauses
+    found = federate("events", [ENTITY, "budget.events=120"], scripted=False, minimum=3)
+    name = found.names[0]
+    found.start()
+    found.until(lambda: bool(found.kernels) and found.kernels[-1].world.player.state.closed > 20)
+    found.stop(name)
+    boot.write_text("two")
+    found.start(name)
+    found.wait()
+    assert {each.why for each in found.done.values()} == {"all 120 events were played"}
+    assert any(frames.FORGOTTEN in line for line in found.said)

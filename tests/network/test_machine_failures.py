@@ -13,8 +13,8 @@ import pytest
 from sordino.base.errors import BudgetExceeded, LedgerError
 from sordino.base.message import Derivative, Embedding, Turn, decode, encode
 from sordino.network import demo, frames, storage
-from sordino.network.frames import FromSite
-from sordino.network.site_session import FORGOTTEN, SiteMoment, SiteSession
+from sordino.network.frames import FORGOTTEN, FromSite
+from sordino.network.site_session import SiteMoment, SiteSession
 from sordino.network.storage import AnswerStore
 from sordino.network.transport import Lost
 from sordino.privacy.ledger import Ledger

@@ -22,6 +22,8 @@ from sordino.base.message import read, tight
 VERSION = PROTOCOL
 STOPPED = "the run was stopped: "
 """The beginning of why a run ended, where that was before its time."""
+FORGOTTEN = "this site's machine failed, and it may have answered this before"
+"""Why a site takes no task for a while: it is away, and comes back for later ones."""
 SLOWEST = 100_000
 """Bytes a second of a line for which everybody waits."""
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]

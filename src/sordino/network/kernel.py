@@ -77,6 +77,7 @@ from sordino.core.effect import (
 )
 from sordino.core.kernel import Kernel
 from sordino.core.world import KernelSnapshot, RunListener, S, ServerSide
+from sordino.network.frames import FORGOTTEN
 from sordino.network.server_session import Heard, ServerSession, reply_in, sendable
 from sordino.network.storage import Input, Journal, Kind, there_after
 
@@ -504,7 +505,7 @@ class LiveKernel(NetworkKernel[S]):
         )
         self.session.settled(each.site, each.number)
         self.session.booked(each.site, each.number)
-        self.session.barred(each.site, why[:500])
+        self.session.barred(each.site, why[:500], away=why == FORGOTTEN)
         self._gone(each.site)
 
     def _gone(self, site: int) -> None:

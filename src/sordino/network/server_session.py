@@ -304,12 +304,14 @@ class ServerSession:
         """A site has booked a round, or refused to."""
         self.sites[site].books.pop(number, None)
 
-    def barred(self, site: int, why: str) -> None:
+    def barred(self, site: int, why: str, *, away: bool = False) -> None:
         """A site takes part no more until it connects again. One that is out again and again, and
         answers nothing between, waits twice as long each time: each is a row and a journal entry.
+        One that is only ``away`` is not counted out.
         """
         standing = self.sites[site]
-        standing.there, standing.out = False, printable(why, LONGEST) or "no reason was given"
+        out = "" if away else printable(why, LONGEST) or "no reason was given"
+        standing.there, standing.out = False, out
         standing.barred += 1
         standing.paused = -math.inf
         if standing.barred > AT_ONCE:

@@ -122,7 +122,6 @@ MOST_UNPAID = 3
 """Times that a site refuses what its budget does not pay for, before it takes nothing more of a
 run: each refusal costs nothing, and tells the server something of what the data has spent.
 """
-FORGOTTEN = "this site's machine failed, and it may have answered this before"
 
 
 class _Rest(Frozen, forbid_unknown_fields=True):
@@ -284,8 +283,8 @@ class SiteSession:
             case frames.Ask():
                 if (answer := self._asked(found)) is not None:
                     yield answer
-                if isinstance(answer, frames.Refuse) and answer.why == FORGOTTEN:
-                    raise Lost(FORGOTTEN)  # who connects again is asked what comes then
+                if isinstance(answer, frames.Refuse) and answer.why == frames.FORGOTTEN:
+                    raise Lost(frames.FORGOTTEN)  # who connects again is asked what comes then
             case frames.Step():
                 yield self._stepped(found)
             case frames.Bye(why, model):
@@ -362,7 +361,7 @@ class SiteSession:
         if number == kept.number and kept.answer is not None:
             return frames.Say(number, kept.answer)
         if self._ahead is not None and number <= self._ahead.lost:
-            return self._refuse(number, FORGOTTEN, "forgotten")
+            return self._refuse(number, frames.FORGOTTEN, "forgotten")
         if kept.refusals >= MOST_UNPAID:
             return self._unpaid(number)
         try:
