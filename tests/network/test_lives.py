@@ -16,7 +16,7 @@ from msgspec import structs
 
 from federations import laid
 from memory import Killed
-from sordino.base.errors import BudgetExceeded, LedgerError, StudyError
+from sordino.base.errors import BudgetExceeded, LedgerError, RemoteProtocolError, StudyError
 from sordino.base.logs import log_to
 from sordino.base.message import Compute, Train, encode
 from sordino.network import frames, storage, transport
@@ -99,8 +99,10 @@ def life(
                         list(desk.said(frame))
                 break
             (said,) = desk.said(frame)
-            assert isinstance(said, frames.Say)
-            bodies.append(said.body)
+            if isinstance(said, frames.Say):
+                bodies.append(said.body)
+            else:
+                assert isinstance(said, frames.Refuse)
         return bodies
     finally:
         desk.close()
@@ -280,8 +282,25 @@ def test_a_site_that_always_ends_in_the_midst_of_a_task_stops_paying(
         life(found, folder, name, (MOST_LOST,))
     assert charges(folder) == paid
     assert life(found, folder, name, (MOST_LOST,))  # somebody has looked, and started it
-    for number in (7, 8):  # an answer begins the count anew
+    for number in (4, 7):  # an answer begins the count anew
         life(found, folder, name, (number,), killed=True)
+        life(found, folder, name, (number + 1,), killed=True)
+        assert life(found, folder, name, (number + 2,))
+
+
+@pytest.mark.usefixtures("swift")
+def test_tasks_without_an_answer_in_one_life_are_no_lost_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*given: Any) -> Any:
+        raise RemoteProtocolError("it cannot be used")
+
+    found, folder = laid(tmp_path, "synchronous", scripted=False), tmp_path / "run"
+    folder.mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(SiteSession, "_answered", fails)
+        assert life(found, folder, "synchronous", range(1, MOST_LOST + 3)) == []
+    assert len(life(found, folder, "synchronous", (7, 8))) == 2
 
 
 @pytest.mark.parametrize("name", ["synchronous", "asynchronous"])
