@@ -335,6 +335,34 @@ def test_who_goes_on_does_so_with_the_limit_that_it_began_with(
         join(JoinOptions(kit=kit, data=data, limit=2.0), SHOWN)
 
 
+def test_the_page_of_joining_says_that_a_run_that_chooses_holds_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said that what is left pays for all steps, and the site did not begin."""
+
+    class Stopped(Exception):
+        pass
+
+    def stops(limit: int) -> Any:
+        raise Stopped
+
+    monkeypatch.setattr(transport.WebSocket, "site", lambda *given: stops)
+    adapts = ['method={name="ali-dpfl", learning_rate=0.1, gamma=5.0}']
+    first, second = (
+        laid(tmp_path / name, "synchronous", changes, scripted=False).sites[0]
+        for name, changes in (("one", adapts), ("two", []))
+    )
+    kept = tmp_path / "kept"
+    page = JoinOptions(kit=second[0], data=second[1], ledger=kept)
+    assert "pays for all 16 local steps" in " ".join(promised(page))
+    with pytest.raises(Stopped):
+        join(JoinOptions(kit=first[0], data=first[1], ledger=kept), SHOWN)
+    told = " ".join(promised(page))
+    assert "This site could not begin now" in told
+    assert "sordino join" in told
+    assert "pays for" not in told
+
+
 @pytest.mark.usefixtures("swift")
 def test_a_file_of_the_kit_that_is_being_copied_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
