@@ -176,9 +176,10 @@ def grid(
             except StudyError as error:
                 wrong.append(f"{entry.name}, {told(entry, place)}: {error}")
                 continue
-            broker = brokers[place.series]
-            digest = digest_of(study) + f"-{broker}" * bool(broker)
+            broker, digest = brokers[place.series], digest_of(study)
+            # noise is drawn over the name, so that of a simulation through a broker is the same
             named = study.model_copy(update={"name": f"reproduction {digest}"})
+            digest += f"-{broker}" * bool(broker)
             own = [also.seeds for also in entry.also if also.seeds and _fits(also, place)]
             most = own[-1] if own else entry.seeds
             number = seeds or min(most, chosen.seeds or most)

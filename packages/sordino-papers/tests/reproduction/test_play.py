@@ -380,6 +380,9 @@ def test_a_series_through_a_broker_is_left_out_where_there_is_none(home: Path) -
     assert collected(Results(grid, home, {})).claims[0].verdict == "not run"
     both = cells.grid(entry, "quick", home=home, here=lambda name: name == cells.BROKER)
     assert [cell.broker for cell in both.cells] == ["", "scripted"]
+    through = both.cells[1]
+    assert through.study.name == f"reproduction {cells.digest_of(through.study)}"
+    assert through.digest.endswith("-scripted")
 
 
 @pytest.mark.skipif(not cells.present(cells.BROKER), reason="needs mosquitto")
