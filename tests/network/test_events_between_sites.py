@@ -552,7 +552,7 @@ def test_a_party_whose_machine_was_started_anew_is_away_for_some_events(
     monkeypatch.setattr(storage, "_BOOT", boot)
     monkeypatch.setattr(storage, "STEP", 16)
     monkeypatch.setattr(server_session, "AT_ONCE", 10_000)  # without pauses
-    found = federate("events", [ENTITY, "budget.events=120"], scripted=False, minimum=3)
+    found = federate("events", [ENTITY, "budget.events=300"], scripted=False, minimum=3)
     name = found.names[0]
     found.start()
     found.until(lambda: bool(found.kernels) and found.kernels[-1].world.player.state.closed > 20)
@@ -560,5 +560,5 @@ def test_a_party_whose_machine_was_started_anew_is_away_for_some_events(
     boot.write_text("two")
     found.start(name)
     found.wait()
-    assert {each.why for each in found.done.values()} == {"all 120 events were played"}
+    assert {each.why for each in found.done.values()} == {"all 300 events were played"}
     assert any(frames.FORGOTTEN in line for line in found.said)

@@ -386,6 +386,7 @@ def test_a_series_through_a_broker_is_left_out_where_there_is_none(home: Path) -
 
 
 @pytest.mark.skipif(not cells.present(cells.BROKER), reason="needs mosquitto")
+@pytest.mark.nightly
 def test_a_scripted_run_through_a_broker_is_the_simulation(home: Path, tmp_path: Path) -> None:
     path = home / "ali-dpfl-table-1.toml"
     path.write_text(ENTRY.replace('key = "two"', THROUGH))
