@@ -18,13 +18,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from federations import Hand
 from sordino.base.errors import BudgetExceeded, DataError, StudyError
 from sordino.base.logs import log_to
 from sordino.base.message import Derivative, Embedding, Labels, Passive, Turn, Update
 from sordino.core import study as studies
 from sordino.core.effect import Arrived, Begin
 from sordino.core.run import reading, session
-from sordino.network import demo, frames, server_session, storage
+from sordino.network import demo, frames
 from sordino.network import kit as kits
 from sordino.network.kit import Agreed
 from sordino.network.server import ServerOptions, prepare_server
@@ -543,22 +544,21 @@ def test_before_it_joins_a_site_is_told_what_is_not_protected(tmp_path: Path) ->
         agreed.network.limited(2, tmp_path, None)
 
 
+@pytest.mark.usefixtures("brief")
+@pytest.mark.parametrize(
+    ("why", "ended"),
+    [(frames.FORGOTTEN, "all 120 events were played"), ("I will not", "of 3 sites are left")],
+)
 def test_a_party_whose_machine_was_started_anew_is_away_for_some_events(
-    federate: Makes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    federate: Makes, why: str, ended: str
 ) -> None:
     """It counted as out, and where all are needed the stream ended for everybody."""
-    boot = tmp_path / "boot"
-    boot.write_text("one")
-    monkeypatch.setattr(storage, "_BOOT", boot)
-    monkeypatch.setattr(storage, "STEP", 16)
-    monkeypatch.setattr(server_session, "AT_ONCE", 10_000)  # without pauses
-    found = federate("events", [ENTITY, "budget.events=300"], scripted=False, minimum=3)
-    name = found.names[0]
-    found.start()
-    found.until(lambda: bool(found.kernels) and found.kernels[-1].world.player.state.closed > 20)
-    found.stop(name)
-    boot.write_text("two")
-    found.start(name)
-    found.wait()
-    assert {each.why for each in found.done.values()} == {"all 300 events were played"}
-    assert any(frames.FORGOTTEN in line for line in found.said)
+    found = federate("events", [ENTITY, "budget.events=120"], scripted=False, minimum=3)
+    away, *others = found.names
+    found.start("server", *others)
+    found.until(lambda: found.net.listens)
+    hand = Hand(found, away)
+    hand.hello()
+    hand.send(frames.Refuse(hand.get(frames.Ask).number, why))
+    found.wait(60.0, "server", *others)
+    assert {ended in each.why for each in found.done.values()} == {True}
