@@ -313,16 +313,20 @@ def test_a_site_reads_its_own_noise(tmp_path: Path, name: str) -> None:
         assert f"with a noise multiplier of {noise};" in told
 
 
-def test_who_goes_on_does_so_with_the_limit_that_it_began_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Stopped(Exception):
-        pass
+class Stopped(Exception):
+    """A site is stopped when it would connect: its run has begun then."""
 
+
+@pytest.fixture
+def unconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     def stops(limit: int) -> Any:
         raise Stopped
 
     monkeypatch.setattr(transport.WebSocket, "site", lambda *given: stops)
+
+
+@pytest.mark.usefixtures("unconnected")
+def test_who_goes_on_does_so_with_the_limit_that_it_began_with(tmp_path: Path) -> None:
     kit, data = laid(tmp_path, "synchronous", scripted=False).sites[0]
     with pytest.raises(Stopped):
         join(JoinOptions(kit=kit, data=data, limit=2.0), SHOWN)
@@ -335,18 +339,9 @@ def test_who_goes_on_does_so_with_the_limit_that_it_began_with(
         join(JoinOptions(kit=kit, data=data, limit=2.0), SHOWN)
 
 
-def test_the_page_of_joining_says_that_a_run_that_chooses_holds_the_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("unconnected")
+def test_the_page_of_joining_says_that_a_run_that_chooses_holds_the_rows(tmp_path: Path) -> None:
     """It said that what is left pays for all steps, and the site did not begin."""
-
-    class Stopped(Exception):
-        pass
-
-    def stops(limit: int) -> Any:
-        raise Stopped
-
-    monkeypatch.setattr(transport.WebSocket, "site", lambda *given: stops)
     adapts = ['method={name="ali-dpfl", learning_rate=0.1, gamma=5.0}']
     first, second = (
         laid(tmp_path / name, "synchronous", changes, scripted=False).sites[0]
@@ -367,9 +362,6 @@ def test_the_page_of_joining_says_that_a_run_that_chooses_holds_the_rows(
 def test_a_file_of_the_kit_that_is_being_copied_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Stopped(Exception):
-        pass
-
     kit, data = laid(tmp_path, "synchronous", scripted=False).sites[0]
     files, said, site = (
         ["revoked.pem", "site.pem", "site.key"],
