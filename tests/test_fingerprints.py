@@ -673,7 +673,7 @@ def test_verify_says_that_it_compares_no_rows_and_warns_of_plain_digests(tmp_pat
     assert verdict.problems == []
     assert [each for each in verdict.remarks if "rows are not compared" in each]
     with pytest.MonkeyPatch.context() as patch:  # as an earlier version wrote it
-        patch.setattr("sordino.core.prepared.keyed", lambda each, run, make: each)
+        patch.setattr("sordino.core.prepared.keying", lambda run, make: str)
         session.begin(asked, tmp_path / "old", quiet, quiet)
     verdict = verify(tmp_path / "old")
     assert verdict.problems == []

@@ -22,7 +22,7 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -112,12 +112,16 @@ def joined(parts: Iterable[str]) -> str:
     return found.hexdigest()
 
 
-def keyed(fingerprint: str, run: str = "", *, make: bool = True) -> str:
-    """A fingerprint of private data as it may be written and sent.
+def keyed(fingerprint: str) -> str:
+    """A fingerprint of private data as it may be written and sent; see :func:`keying`."""
+    return keying()(fingerprint)
+
+
+def keying(run: str = "", *, make: bool = True) -> Callable[[str], str]:
+    """Return what turns plain digests of private data into fingerprints that may be written.
 
     Args:
-        fingerprint: a plain digest.
-        run: the run that it is for; the same rows look different in every run.
+        run: the run that they are for; the same rows look different in every run.
         make: whether to make the key where there is none.
 
     Raises:
@@ -125,8 +129,8 @@ def keyed(fingerprint: str, run: str = "", *, make: bool = True) -> str:
         StudyError: if the key cannot be read or made.
     """
     key = user_key(make=make)
-    digest = _of(key, f"sordino fingerprint\n{run}\n{fingerprint}")
-    return f"{KEYED}{_name(key)}:{digest.hex()}"
+    begins, purpose = f"{KEYED}{_name(key)}:", f"sordino fingerprint\n{run}\n"
+    return lambda plain: begins + _of(key, purpose + plain).hex()
 
 
 def record_key(run: str, *, make: bool = True) -> bytes:

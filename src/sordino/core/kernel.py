@@ -29,7 +29,7 @@ bytes may differ, and the charges are booked again: a world puts its environment
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic
 
@@ -351,14 +351,15 @@ class Kernel(Generic[S]):
 
     def _price(self) -> None:
         """The highest epsilon, with what was booked since the last row."""
-        for unit, (seq, budget) in self._unpriced.items():
-            self.epsilon = max(self.epsilon, self._priced(unit, budget, seq))
+        self.epsilon = max(self.epsilon, self._priced(self._unpriced))
         self._unpriced.clear()
 
-    def _priced(self, unit: str, budget: Budget, until: int | None = None) -> float:
-        """The highest epsilon of a unit's records, to entry ``until`` of the ledger."""
-        histories = self.world.ledgers.histories(unit, until)
-        for spent in histories:
-            if (spent, budget) not in self._prices:
-                self._prices[spent, budget] = self.world.price(unit, spent, budget)
-        return max((self._prices[spent, budget] for spent in histories), default=0.0)
+    def _priced(self, asked: Mapping[str, tuple[int | None, Budget]]) -> float:
+        """The highest epsilon of the units' records, each to an entry of the ledger if given."""
+        found, highest = self.world.ledgers.each((unit, to) for unit, (to, _) in asked.items()), 0.0
+        for (unit, (_, budget)), histories in zip(asked.items(), found, strict=True):
+            for spent in histories:
+                if (spent, budget) not in self._prices:
+                    self._prices[spent, budget] = self.world.price(unit, spent, budget)
+                highest = max(highest, self._prices[spent, budget])
+        return highest

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sordino.base.entropy import Entropy, over
 from sordino.base.errors import BudgetExceeded, LocalProtocolError
-from sordino.base.fingerprints import joined, key_seen_by_others, keyed, record_key
+from sordino.base.fingerprints import joined, key_seen_by_others, keying, record_key
 from sordino.base.message import Vector
 from sordino.core.plan import Plan
 from sordino.core.records import Facts, Metrics
@@ -210,8 +210,8 @@ def open_ledgers(
     if not public and (warning := key_seen_by_others()) is not None:
         notice(warning)
     whole = joined(data)
-    if not public:
-        whole = keyed(whole, run, make=not begun)
+    sign = str if public else keying(run, make=not begun)
+    whole = sign(whole)
     if study.privacy.ledger != "run":
         kept = Path(study.privacy.ledger).expanduser()
         found = LedgerSession.for_data(kept, run, known, others, begun=begun, data=whole)
@@ -222,7 +222,7 @@ def open_ledgers(
         key = record_key(run, make=not begun)
         return LedgerSession.for_data(folder, run, known, others, begun=begun, key=key, data=whole)
     prints = {
-        unit: each if public or each.startswith(ELSEWHERE) else keyed(each, run, make=not begun)
+        unit: each if each.startswith(ELSEWHERE) else sign(each)
         for unit, each in fingerprints.items()
     }
     ledger = folder / "ledger.sqlite"

@@ -208,7 +208,7 @@ class NetworkKernel(Kernel[S]):
     def booked_for(self, site: int) -> tuple[float, float]:
         """Return the epsilon that the ledger holds against a site's own answers, and its limit."""
         unit, budget = self.world.account(site)
-        return self._priced(unit, budget), budget.epsilon
+        return self._priced({unit: (None, budget)}), budget.epsilon
 
     def awaited(self) -> list[tuple[int, dt.datetime]]:
         """Sites that are there and have owed an answer for a while, and since when (UTC)."""

@@ -187,8 +187,13 @@ class Ledger:
             LedgerError: for a chain that is broken, or a unit that is not kept here: a slip in its
                 name must not read as "nothing spent".
         """
+        self.refresh()
+        return self.seen(unit, until)
+
+    def seen(self, unit: str, until: int | None = None) -> tuple[tuple[Event, int], ...]:
+        """The same, without a look for what other processes have added since the last one."""
+        walk = self._walk
         with self._errors():
-            walk = self.refresh()
             if unit not in walk.totals:
                 raise LedgerError(f"{self.path}: no data of {unit!r} is kept here")
             if until is None or until >= walk.last.get(unit, 0):

@@ -241,7 +241,11 @@ class LedgerSession:
 
     def histories(self, unit: str, until: int | None = None) -> tuple[History, ...]:
         """Return the histories of its records; the unit's price is the highest of theirs."""
-        return tuple(self.prices.histories(self._name(unit), until))
+        return next(self.each([(unit, until)]))
+
+    def each(self, asked: Iterable[tuple[str, int | None]]) -> Iterator[tuple[History, ...]]:
+        """Yield the histories of many units, each to an entry if one is given."""
+        return self.prices.histories((self._name(unit), until) for unit, until in asked)
 
     def epsilon(self, unit: str, delta: float, name: str) -> float:
         """Return epsilon of what a unit has spent: the highest among its records."""

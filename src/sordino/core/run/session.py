@@ -523,10 +523,8 @@ def _spent(built: PreparedRun) -> Spent:
     sim, budget = built.simulation, built.simulation.budget
     chosen = accountant(budget.accountant)
     price = functools.cache(lambda history: chosen.epsilon(history, budget.delta))
-    each = tuple(
-        max(map(price, sim.ledgers.histories(unit)), default=0.0)
-        for unit in dict.fromkeys(sim.units)
-    )
+    asked = [(unit, None) for unit in dict.fromkeys(sim.units)]
+    each = tuple(max(map(price, found), default=0.0) for found in sim.ledgers.each(asked))
     return Spent(each=each, test=None if built.evaluation is None else built.evaluation.spent())
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial, reduce
 from operator import or_
@@ -324,15 +324,19 @@ class Prices:
                     raise BudgetExceeded(f"{name}: {blame}") from refusal
                 raise
 
-    def histories(self, unit: str, until: int | None = None) -> list[Spent]:
-        """Bounds of the records of a set: up to :data:`SHOWN` histories, to entry ``until``; of one
-        that is closed, as where a run was ended while its process goes on, to the last entry.
+    def histories(self, asked: Iterable[tuple[str, int | None]]) -> Iterator[tuple[Spent, ...]]:
+        """Bounds of the records of each set: up to :data:`SHOWN` histories, to an entry if one is
+        given; of one that is closed, as where a run was ended while its process goes on, to the
+        last entry. All are of the file as it is when the first is asked for.
         """
-        if (number := self._now().numbers.get(unit)) is not None:
-            return list(self._bounds(number, until))
-        if unit in store.alike(self.ledger.connection, unit):
-            return list(bounds(self.ledger)[unit])
-        return [self.ledger.spent(unit, until)]
+        tables = self._now()
+        for unit, until in asked:
+            if (number := tables.numbers.get(unit)) is not None:
+                yield self._bounds(number, until)
+            elif tables.version and unit in store.alike(self.ledger.connection, unit):
+                yield tuple(bounds(self.ledger)[unit])
+            else:
+                yield (self.ledger.seen(unit, until),)
 
     def remaining(
         self,
