@@ -105,7 +105,7 @@ class Ledger(shown.Tabular):
 
     @property
     def units(self) -> tuple[str, ...]:
-        """Whose releases are kept here."""
+        """The units whose releases are kept here."""
         return tuple(dict.fromkeys(name for each in self._ledgers for name in each.units()))
 
     def charge(
@@ -240,7 +240,7 @@ class Ledger(shown.Tabular):
 
 @dataclass(slots=True)
 class _Paid:
-    """What a mechanism has paid for and not released, in one process.
+    """The releases that one process has paid for and not made.
 
     Attributes:
         steps: releases.
@@ -342,7 +342,7 @@ class Mechanism:
         return poisson(count, self.sampling_rate, System().at("sample")).numpy()
 
     def _here(self) -> _Paid:
-        """What this process has paid for."""
+        """The releases that this process has paid for."""
         if self._paid.process != os.getpid():
             object.__setattr__(self, "_paid", _Paid())
         return self._paid

@@ -390,7 +390,7 @@ def tight(encoded: bytes) -> bytes:
 
 
 def read(decoder: msgspec.msgpack.Decoder[T], data: bytes, what: str = "message") -> T:
-    """What a decoder makes of bytes from somebody else.
+    """The message that a decoder makes of bytes from somebody else.
 
     Raises:
         RemoteProtocolError: if it cannot read them.

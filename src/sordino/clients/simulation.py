@@ -139,7 +139,7 @@ class Rules(RegimeRules[S]):
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What processes that hold clients of one run must have in common.
+    """The facts that processes with clients of one run must have in common.
 
     Attributes:
         entropy: where clients draw batches and noise from.

@@ -326,7 +326,7 @@ class HorizontalStudy(Study):
 
     @property
     def least_epsilon(self) -> float | None:
-        """What every row is promised, whosever it is."""
+        """The promise to every row, whosever it is."""
         given = self.given_epsilons
         return self.privacy.epsilon if given is None else min(given)
 
@@ -365,7 +365,7 @@ class HorizontalStudy(Study):
 
     @property
     def rows_at_once(self) -> int:
-        """What is drawn and clipped by itself of one person, at most: rows, or the person."""
+        """The most of one person that is drawn and clipped by itself: rows, or the person."""
         several = self.of_persons and not self.clips_persons
         return (self.data.person_rows or 1) if several else 1
 

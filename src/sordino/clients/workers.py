@@ -110,7 +110,7 @@ from sordino.training.evaluate import Counted
 LAUNCHED = "TORCHELASTIC_RUN_ID"
 """The environment variable that torchrun sets."""
 LOST, BEAT = dt.timedelta(minutes=2), 20.0
-"""How long another machine may be silent, and after how many seconds each says that it is there:
+"""The longest silence of another machine, and the seconds after which each says that it is there:
 one that loses power closes no connection.
 """
 GONE = EOFError, OSError

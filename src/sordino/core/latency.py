@@ -1,4 +1,4 @@
-r"""How long clients take, and when they are away: seeded models for the virtual clock.
+r"""Times that clients take, and when they are away: seeded models for the virtual clock.
 
 Each model of latency is a class that is the ``world.latency`` table of a study; one of your own is
 a class with a registration, or ``kind = "package.module:Class"`` (docs/own-tables.md).

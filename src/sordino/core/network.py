@@ -173,7 +173,7 @@ class DemoFiles(Frozen, eq=False):
 
 
 class Standing(Frozen, kw_only=True):
-    """What a site's rows have spent before it joins, and what is left: for this site alone.
+    """The spending of a site's rows before it joins, and what is left: for this site alone.
 
     Attributes:
         spent: the highest epsilon of any of its rows, by all runs of its ledger.

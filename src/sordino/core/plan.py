@@ -472,7 +472,7 @@ def size_text(count: int) -> str:
 
 
 class Balance(msgspec.Struct, frozen=True):
-    """What a ledger of the data has for the records of a unit, as it is now.
+    """The room that a ledger of the data has for the records of a unit, as it is now.
 
     Attributes:
         unit: of the study.

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 
 UNIT = "test"
-"""Whose data the rows of a private test share are, in the ledger."""
+"""The unit of the rows of a private test share, in the ledger."""
 
 ELSEWHERE = ("site:", "elsewhere/")
 """Stand-ins for the fingerprint of data that another process has."""
 
 PUBLIC = "public"
-"""Whose data rows are that were declared public, in a ledger of the data: later runs must know."""
+"""The unit of rows that were declared public, in a ledger of the data: later runs must know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -163,8 +163,8 @@ class PreparedRun:
 
 
 Affordable = Sequence[int] | None
-"""What each client could pay for when a run began that began before; None for a new run, and where
-nothing limits it.
+"""The steps that each client could pay for at the beginning of a run that goes on; None for a new run,
+and where nothing limits it.
 """
 PrepareRun = Callable[[Study, Path, str, Affordable], PreparedRun]
 """A maker of the objects of a calibrated study, with its ledger in a folder, such as

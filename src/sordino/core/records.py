@@ -489,7 +489,7 @@ class About(Open, kw_only=True):
 
     @property
     def regime(self) -> str:
-        """Whose facts these are."""
+        """The client or edge that these facts are of."""
         return str(type(self.facts).__struct_config__.tag)
 
 

@@ -68,8 +68,8 @@ class RunListener(Protocol):
         """A finished row for the log."""
 
     def due(self, number: int, ended: str | None) -> bool:
-        """Whether a moment is wanted after so many rounds, or at the end: each takes time for all
-        sites.
+        """Return whether a moment is wanted after so many rounds, or at the end: each takes time
+        for all sites.
         """
 
     def save(self, moment: Any) -> None:
@@ -117,7 +117,7 @@ S = TypeVar("S", bound=Snapshot)
 
 
 MEMORY = "memory."
-"""What names of arrays begin with that clients carry from task to task."""
+"""The beginning of the names of arrays that clients carry from task to task."""
 
 
 class KernelSnapshot(Frozen, Generic[S], eq=False, forbid_unknown_fields=True, omit_defaults=True):

@@ -405,7 +405,7 @@ def _encoded(text: object, *_: object) -> bytes:
 
 
 class _Answer:
-    """What stands for a name. It has no state, so a pickle cannot alter it either."""
+    """A class in the place of a name. It has no state, so a pickle cannot alter it either."""
 
     __slots__ = ()
 

@@ -215,8 +215,9 @@ def _narrow(words: Words) -> Words:
 
 
 def readings(cell: object) -> tuple[Reading, Reading, Reading, Reading, Reading]:
-    """What a cell says, a text or a number, of which NaN is a gap: as it is read today, as versions
-    read it on 2026-11-24 from 14:32 UTC on, that day before, on the 23rd from 15:53 on, and before.
+    """The content of a cell, a text or a number, of which NaN is a gap: as it is read today, as
+    versions read it on 2026-11-24 from 14:32 UTC on, that day before, on the 23rd from 15:53 on,
+    and before.
 
     >>> readings("-NaN")[:3], readings("3,5"), readings("2020-01-01T00:00:00Z")[0]
     ((nan, nan, nan), (3.5, 3.5, 3.5, '3,5', '3,5'), '2020-01-01')
@@ -241,7 +242,7 @@ def written(cell: object) -> str:
 
 
 def _today(before: Reading) -> Reading:
-    """What a cell says, that was read as ``before``."""
+    """The content of a cell that was read as ``before``."""
     if isinstance(before, float):
         return before
     if (clock := _CLOCK.fullmatch(before)) is None:
@@ -253,7 +254,7 @@ def _today(before: Reading) -> Reading:
 
 
 def _third(text: str, before: Reading) -> Reading:
-    """What a text said to the third version, that was read as ``before``."""
+    """The content of a text for the third version, that was read as ``before``."""
     if isinstance(before, float):
         return before
     if _GAP.fullmatch(text):

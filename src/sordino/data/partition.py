@@ -1,4 +1,4 @@
-r"""Who holds what: partitions of examples among clients, divisions of features among parties.
+r"""Partitions of examples among clients, divisions of features among parties.
 
 Each way is a class: the ``data.partition`` table of a study, or the ``data.parts`` table.
 

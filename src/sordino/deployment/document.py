@@ -22,7 +22,7 @@ FORMAT = 1
 MOST = 8 * MIB
 PRIORS = (0.01, 0.1, 0.5)
 EPSILON = re.compile(r"\(epsilon = [^,]+,")
-"""How a guarantee's sentence begins with its epsilon; see :func:`stated`."""
+"""The beginning of a guarantee's sentence, with its epsilon; see :func:`stated`."""
 State = Literal["holds", "assumed", "open"]
 
 
@@ -103,7 +103,7 @@ class Administrative(Part):
 
 
 class Deployment(Part):
-    """What the registry knows of a deployment, all three tiers."""
+    """A deployment as the registry knows it, all three tiers."""
 
     basic: Basic
     dp_variant: Variant
@@ -132,7 +132,7 @@ class Point(Part):
 
 
 class Actor(Part):
-    """Who takes part: what they see, and what they are trusted for."""
+    """The participants: what they see, and what they are trusted for."""
 
     who: str
     sees: str
@@ -152,7 +152,7 @@ class Odds(Part):
 
 
 class Attack(Part, kw_only=True):
-    """What an attack of ``sordino audit`` found.
+    """The findings of an attack of ``sordino audit``.
 
     Attributes:
         low: lower bound of epsilon, taking the trade-off between hits and false alarms to be of the

@@ -1,4 +1,4 @@
-"""What a program cannot know of a deployment, asked of the people who answer for it."""
+"""The facts of a deployment that a program cannot know, asked of the people who answer for it."""
 
 from __future__ import annotations
 

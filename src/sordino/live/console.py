@@ -54,7 +54,7 @@ class Fact(NamedTuple):
 
 
 class Progress:
-    """How far a run is: its limits, where None is no limit, and the content of its rows so far.
+    """The progress of a run: its limits, where None is no limit, and what its rows say so far.
 
     Args:
         clock: in seconds.

@@ -361,7 +361,7 @@ def _root(bands: int) -> Floats:
 
 
 def _packed(column: Floats, separation: int) -> Floats:
-    """What a record moves step t by (n,), if it comes at steps 0, b, 2b, ..."""
+    """The effect of a record on step t (n,), if it comes at steps 0, b, 2b, ..."""
     rows = np.zeros(-(-column.size // separation) * separation)
     rows[: column.size] = column
     return np.cumsum(rows.reshape(-1, separation), axis=0).reshape(-1)

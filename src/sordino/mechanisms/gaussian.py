@@ -216,9 +216,9 @@ def shortened(
 
 
 def within(mechanism: Bounded, vector: Tensor) -> tuple[Tensor, bool]:
-    """What a mechanism makes of a contribution (d,); zeros, not within the bound, where one of
-    somebody's own fails on it, or gives what is not finite: an error would tell of the
-    contribution, and with a NaN the sum loses those of all others.
+    """A contribution (d,) as a mechanism bounds it, and whether it was within; zeros, not within,
+    where one of somebody's own fails on it, or gives what is not finite: an error would tell of
+    the contribution, and with a NaN the sum loses those of all others.
     """
     with passing_over() if foreign(mechanism) else nullcontext():
         found, inside = mechanism.bounded(vector)

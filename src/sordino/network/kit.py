@@ -45,7 +45,7 @@ from sordino.network.certificates import REVOKED, Pair, read_keys, signed_by
 
 AGREEMENT, STUDY, KEYS, RUN = "agreement.toml", "study.toml", "keys.pem", "run"
 AGAIN = "start the same command again: it goes on where it was"
-"""How server and site go on after an interruption, for people."""
+"""The way to go on after an interruption, of server and site, for people."""
 MOST = 2 * MIB
 """Bytes of either: a table may have thousands of columns, each with its name."""
 AUTHORITY, SERVER, BROKER = "authority", "server", "broker"

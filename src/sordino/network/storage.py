@@ -322,7 +322,7 @@ class Kept(Frozen):
 
     @property
     def refusals(self) -> int:
-        """How often it has refused what its budget does not pay for."""
+        """The number of tasks that it has refused, because its budget does not pay for them."""
         return self.unpaid or 0
 
 
@@ -477,7 +477,7 @@ class ReplayGuard:
 
 
 class BlockNote:
-    """How far a site has come, and the key of the block, or the pass, in its ledger that its next
+    """The progress of a site, and the key of the block, or the pass, in its ledger that its next
     tasks are in. The next life of the process goes on with that, however this one ends.
 
     The note lies in the machine's memory and is changed there before each task: a write to the disk

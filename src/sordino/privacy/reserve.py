@@ -1,4 +1,4 @@
-"""What a run that let its releases choose how much it spends could still have spent.
+"""The reserve of a run whose releases choose how much it spends: what it could still have spent.
 
 Theory of operation. A budget bounds what is released until it is reached (a filter). What was spent
 when a run ended earlier bounds nothing, if releases decided about the end (an odometer; Rogers,
@@ -55,8 +55,8 @@ LEAST = 1e-5
 """delta where a promise names none, and epsilon is infinite."""
 WHY = "who saw its releases chose how much it spends, and nothing bounds that"
 RESERVE = "reserve"
-"""What keys of charges that book a reserve have behind the name of the run; before it, too, where
-the run had ended in a version that booked none."""
+"""The part of the keys of a booked reserve behind the name of the run; before it, too, where the run
+had ended in a version that booked none."""
 
 
 def chose(ledger: Ledger, begin: Note) -> bool:
@@ -73,7 +73,7 @@ def chose(ledger: Ledger, begin: Note) -> bool:
 
 
 Remaining = Callable[[Mapping[str, Sequence[Event]], Mapping[str, Budget]], dict[str, int | None]]
-"""How often an event of each unit could still be charged, on all of them alike."""
+"""The number of times that an event of each unit could still be charged, on all of them alike."""
 
 
 def reserve(

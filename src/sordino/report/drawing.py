@@ -162,7 +162,7 @@ def _points(axis: Axes, series: Series, panel: Panel, figure: Figure) -> None:
 
 
 def _ends(series: Series) -> tuple[list[float], list[float]] | None:
-    """How far the spread reaches below each value and above it."""
+    """The reach of the spread below each value and above it."""
     if series.spread is None:
         return None
     low, high = series.spread

@@ -96,7 +96,7 @@ class LocalWork:
 
     @property
     def _plain(self) -> bool:
-        """Whether steps are the learning rate times the mean gradient."""
+        """True where a step is the learning rate times the mean gradient."""
         plain = type(self.optimizer) is Sgd and not self.optimizer.momentum
         return plain and self.gradient_clip is None and not self.proximal
 

@@ -94,7 +94,7 @@ class _Connection:
 
     @property
     def open(self) -> bool:
-        """Whether it has a socket."""
+        """True once it has a socket."""
         return self._socket is not None
 
     def live(self, opens: Callable[[], socket.socket]) -> None:

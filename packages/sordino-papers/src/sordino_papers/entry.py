@@ -145,7 +145,7 @@ class Also(Part, frozen=True):
 
 
 class Scale(Part, frozen=True):
-    """What is run at a scale.
+    """The runs of a scale.
 
     Attributes:
         seeds: the most of each cell.
@@ -263,7 +263,7 @@ class Entry(Part, frozen=True, kw_only=True):
     not_run: tuple[Gap, ...] = ()
 
     def at(self, scale: ScaleName) -> Scale:
-        """What a scale says; quick says what standard does where it says nothing itself."""
+        """The settings of a scale; quick has those of standard where it says nothing itself."""
         said = self.scale.get(scale, Scale())
         if scale != "quick":
             return said

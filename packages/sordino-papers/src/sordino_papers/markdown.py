@@ -1,4 +1,4 @@
-"""What a reproduction says, in Markdown: a page of headlines, and a page for each paper."""
+"""The results of a reproduction in Markdown: a page of headlines, and a page for each paper."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def first(found: Found, whole: Found, command: str) -> str:
 
 
 def _whole(said: EntryOf) -> list[str]:
-    """What there is of an entry at full scale."""
+    """The results of an entry at full scale."""
     link = f"[{said.item.removesuffix(FULL)}](reproduction/{said.paper}.md#{anchor(said)})"
     minutes = said.seconds / 60
     runs = f"{said.there} of {said.runs}, {minutes:.{int(minutes < 10)}f} minutes of a core"
@@ -221,7 +221,7 @@ def claims(paper: str, entries: Sequence[EntryOf], whole: Mapping[str, EntryOf])
 
 
 def _summary(claims: Sequence[ClaimOf]) -> str:
-    """What came of the claims that count, in three sentences."""
+    """The outcome of the claims that count, in three sentences."""
     own = sum(not claim.on_other_data for claim in claims if claim.data)
     run = sum(bool(claim.data) for claim in claims)
     paper, sound = (
@@ -235,7 +235,7 @@ def _summary(claims: Sequence[ClaimOf]) -> str:
 
 
 def _judged(claim: ClaimOf) -> tuple[str, ...]:
-    """What was found of a claim, from its verdict to the length of its runs."""
+    """The findings on a claim, from its verdict to the length of its runs."""
     return (
         f"**{claim.verdict}**",
         _verdict(claim, "paper"),
@@ -247,7 +247,7 @@ def _judged(claim: ClaimOf) -> tuple[str, ...]:
 
 
 def _data(claim: ClaimOf) -> str:
-    """Whether a claim is judged on the paper's data, and what that is."""
+    """A sentence on the data that a claim is judged on, and the paper's."""
     if not claim.data:
         return "-"
     return f"no: {claim.data}" if claim.on_other_data else f"yes: {claim.data}"
@@ -302,7 +302,7 @@ def printed(claim: ClaimOf) -> str:
 
 
 def remark(claim: ClaimOf) -> str:
-    """What explains a verdict; where nothing can be told, how many seeds it would take."""
+    """The explanation of a verdict; where nothing can be told, how many seeds it would take."""
     told = [claim.why] if claim.why else []
     needs = [each for each in (form.needed for form in claim.forms) if each is not None]
     if claim.verdict == "cannot be told" and needs:

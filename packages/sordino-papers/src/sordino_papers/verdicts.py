@@ -174,7 +174,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
     @property
     def margin(self) -> float:
-        """How far the mean is on the claimed side, relative to how wide its interval is."""
+        """The distance of the mean on the claimed side, relative to how wide its interval is."""
         if self.mean is None or self.low is None or self.high is None:
             return -math.inf
         ends = [] if self.above is None else [self.mean - self.above]
@@ -182,7 +182,7 @@ class Comparison(msgspec.Struct, frozen=True):
         return min(ends, default=0.0) / (self.high - self.low + 1e-12)
 
     def needed(self, comparisons: int) -> Need:
-        """What would tell this one of so many."""
+        """The number that would tell this one of so many."""
         ends = [end for end in (self.above, self.below) if end is not None]
         if self.mean is None or self.low is None or self.high is None or not ends:
             return Need(math.inf, False, self)
@@ -206,7 +206,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class Need(NamedTuple):
-    """How many seeds, or cases of a share, would tell at the mean and deviation that was found.
+    """The number of seeds, or cases of a share, that would tell at the mean and deviation found.
 
     Attributes:
         number: infinite where no number of them would.
@@ -241,7 +241,7 @@ class Judged(msgspec.Struct, frozen=True):
 
     @property
     def needed(self) -> Need | None:
-        """What would tell; None where something is told."""
+        """The number that would tell; None where something is told."""
         if self.said in ("holds", "does not hold") or not self.comparisons:
             return None
         open_ = [each for each in self.comparisons if each.said != "holds"]

@@ -1,4 +1,4 @@
-"""What a process makes of a catalogue: a run, or an attack on gradients."""
+"""The work of one process on a catalogue: a run, or an attack on gradients."""
 
 from __future__ import annotations
 

@@ -395,7 +395,7 @@ class ByClass(DerivedStream):
         return np.concatenate(parts)
 
     def _count(self, label: int) -> int:
-        """How many rows of a class wait."""
+        """The number of rows of a class that wait."""
         return sum(map(len, self._waiting[label]))
 
     def _fetch(self, label: int, count: int) -> bool:

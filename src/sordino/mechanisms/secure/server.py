@@ -252,7 +252,7 @@ class Sum:
 
     @property
     def answered(self) -> Set[int]:
-        """Who has taken this phase's step."""
+        """The clients that have taken this phase's step."""
         return (
             self.keys.keys(),
             self.shares.keys(),
@@ -370,8 +370,8 @@ class Sum:
         return Opened(self.members, values, self.faults)
 
     def _secret(self, dealer: int) -> bytes:
-        """What shares were revealed of: the own mask's seed of who is in, the private key of who
-        dropped out.
+        """The secret that shares were revealed of: the own mask's seed of a client that is in, the
+        private key of one that dropped out.
         """
         inside, found = dealer in self.inputs, dict[int, bytes]()
         for holder, told in self.revealed.items():

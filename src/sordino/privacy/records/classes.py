@@ -81,7 +81,7 @@ class Class:
 
     @property
     def kind(self) -> tuple[bool, bool]:
-        """Whether it is a person, a row of one, or a row without."""
+        """Its kind: a person, a row of one, or a row without."""
         return self.person, self.named
 
     @property

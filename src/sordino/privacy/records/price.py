@@ -60,7 +60,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 Seen = Callable[[int, Collection[Group], bool], frozenset[int]]
 Rest = Mapping[str, Counter[Event]]
-"""What runs that have not ended may still charge, by set."""
+"""Charges that runs which have not ended may still make, by set."""
 _TUNED = re.compile("[0-9a-f]{16}/(public$|tune/)")  # keys of a tuning
 FINISH = (
     "Finish it with `sordino run --resume`, or as a site with `sordino join`; or, if it will not "
@@ -129,7 +129,7 @@ class _Tables:
 def event_of(
     groups: Iterable[tuple[Iterable[K], int]], events: Callable[[K], Sequence[Event]]
 ) -> Event:
-    """What an entity in these groups is charged, where each set has these events, as one event."""
+    """The charge on an entity in these groups, where each set has these events, as one event."""
     return composed([event for sets, size in groups for event in together(map(events, sets), size)])
 
 
@@ -503,7 +503,7 @@ class Prices:
         tables.rest, tables.totals = rest, since(self.ledger, tables.sets, None, rest)
 
     def rest(self) -> dict[str, Counter[Event]]:
-        """What runs could still charge each unit, where they or others choose how much that is."""
+        """The charges that runs could still make on each unit, where they or others choose them."""
         found = dict[str, Counter[Event]]()
         if self.ledger.notes(RECORDS):
             self._now()

@@ -176,7 +176,7 @@ class Set:
 
     @property
     def aside(self) -> bool:
-        """Whether its rows only test."""
+        """True for one whose rows only test."""
         return ASIDE in self.unit.split(" ")
 
 

@@ -329,7 +329,7 @@ def plan_told(study: SynchronousStudy, plan: Plan) -> list[Paragraph]:
 
 
 def _in_turn(whole: bool) -> str:
-    """What a pass consists of."""
+    """The parts of a pass."""
     return "blocks of clients" if whole else "batches"
 
 

@@ -152,7 +152,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class HalfSettings:
-    """What both halves know of a study: its method, and the bits of a number on its way."""
+    """The facts that both halves know of a study: its method, and the bits of a number sent."""
 
     method: OnlineMethod
     bits: int
