@@ -163,7 +163,7 @@ class PreparedRun:
 
 
 Affordable = Sequence[int] | None
-"""The steps that each client could pay for at the beginning of a run that goes on; None for a new run,
+"""The steps that each client could pay for when a run that goes on began; None for a new run,
 and where nothing limits it.
 """
 PrepareRun = Callable[[Study, Path, str, Affordable], PreparedRun]

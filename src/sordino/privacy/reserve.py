@@ -55,8 +55,8 @@ LEAST = 1e-5
 """delta where a promise names none, and epsilon is infinite."""
 WHY = "who saw its releases chose how much it spends, and nothing bounds that"
 RESERVE = "reserve"
-"""The part of the keys of a booked reserve behind the name of the run; before it, too, where the run
-had ended in a version that booked none."""
+"""The part of the keys of a booked reserve behind the name of the run; before it, too, where the
+run had ended in a version that booked none."""
 
 
 def chose(ledger: Ledger, begin: Note) -> bool:
