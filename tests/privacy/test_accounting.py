@@ -124,7 +124,8 @@ def test_opacus_agrees() -> None:
 @pytest.mark.parametrize("count", [1, 50, 700])
 def test_the_quick_bound_is_no_lower_than_the_fine_one(count: int) -> None:
     fine, quick = (accountant("pld").epsilon([(STEP, count)], 1e-5, quick=q) for q in (False, True))
-    assert fine <= quick <= 1.01 * fine
+    assert fine < quick <= 1.01 * fine
+    assert accountant("pld").epsilon([(STEP, count)], 1e-5) == fine
 
 
 @given(
@@ -149,6 +150,19 @@ def test_calibrated_noise_is_on_the_safe_side_and_not_wasteful(
 
     assert spent(sigma) <= epsilon
     assert spent(round(sigma - 1e-4, 4)) > epsilon
+
+
+def test_noise_of_a_schedule_is_calibrated_in_multiples() -> None:
+    sigma = noise_multiplier(
+        sampling_rate=0.1, steps=[(1.0, 60), (0.5, 20)], epsilon=3.0, delta=1e-5, accountant="rdp"
+    )
+
+    def spent(sigma: float) -> float:
+        noisy = [Gaussian(noise_multiplier=sigma * factor) for factor in (1.0, 0.5)]
+        events = [PoissonSampled(sampling_rate=0.1, event=each) for each in noisy]
+        return accountant("rdp").epsilon(list(zip(events, (60, 20), strict=True)), 1e-5)
+
+    assert spent(sigma) <= 3.0 < spent(sigma - 1e-4)
 
 
 @pytest.mark.parametrize(("q", "steps"), [(0.06, 316), (0.015, 716), (1.0, 20)])

@@ -16,6 +16,7 @@ STEP = PoissonSampled(sampling_rate=0.015, event=Gaussian(noise_multiplier=1.1))
 def test_an_impossible_epsilon_is_refused(epsilon: float) -> None:
     with pytest.raises(StudyError, match="epsilon must be a number from 0, or infinite"):
         Budget(epsilon=epsilon, delta=1e-5)
+    assert Budget(epsilon=0.0, delta=1e-5).remaining_steps(STEP, ()) == 0
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, math.nan])

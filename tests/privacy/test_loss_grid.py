@@ -78,6 +78,15 @@ def test_all_losses_above_zero() -> None:
         assert side.epsilon(delta) == dense.get_epsilon_for_delta(delta)
 
 
+def test_an_epsilon_between_zero_and_the_first_loss() -> None:
+    masses = np.array([0.2, 0.1, 0.3, 0.25, 0.15])
+    dense = dp.pld.pld_pmf.DensePLDPmf(0.5, -2, masses, 0.0, True)
+    for delta in (0.15, 0.19):
+        found = grid.Side(0.5, -2, masses, 0.0).epsilon(delta)
+        assert 0.0 < found < 0.5
+        assert found == dense.get_epsilon_for_delta(delta)
+
+
 @pytest.mark.parametrize("length", [1, 2, 17, 97, 1000, 99_991, 123_457])
 def test_lengths_are_those_of_scipy(length: int) -> None:
     assert grid._fast_length(length) == fft.next_fast_len(length)

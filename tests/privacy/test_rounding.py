@@ -64,6 +64,7 @@ def test_the_ends() -> None:
         epsilon_text(math.nan),
         epsilon_text(0.0),
     ) == ("-", "inf", "inf", "0")
+    assert [epsilon_text(each) for each in (0.5, 2e-4, 9e-5)] == ["0.5", "0.0002", "9e-5"]
     assert rounded_up(0.1) == 0.1, "the shortest decimal counts, not the float's 55 digits"
 
 

@@ -23,7 +23,7 @@ from sordino.privacy import (
     noise_multiplier,
 )
 from sordino.privacy.event import NegativeBinomial, Poisson, Trials
-from sordino.privacy.parts import expected, law, missed, name_of, number
+from sordino.privacy.parts import expected, law, missed, name_of, number, ratio
 from sordino.privacy.records.group import grouped
 
 DELTA = 1e-5
@@ -194,7 +194,15 @@ def test_a_group_of_records_is_a_group_in_every_run() -> None:
 def test_a_selection_among_runs_without_noise_has_no_bound() -> None:
     raw = Selected(Gaussian(0.0), law("geometric", 5.0))
     assert math.isinf(accountant("pld").epsilon([(raw, 1)], DELTA))
+    assert accountant("pld").delta([(raw, 1)], 3.0) == 1.0
     assert accountant("pld-best-of-geometric@5").delta([(Gaussian(0.0), 1)], 3.0) == 1.0
+
+
+def test_a_base_of_which_nothing_is_known_costs_a_little_more_than_the_exact_ratio() -> None:
+    for eta, gamma in ((0.0, 0.3), (1.0, 0.2), (-0.5, 0.1)):
+        exact = (1.0 + eta) * -math.log(gamma)
+        found = ratio(NegativeBinomial(eta, gamma), lambda x: 1.0, 1.0)
+        assert exact < found < exact * (1.0 + 1e-8)
 
 
 @pytest.mark.parametrize(
