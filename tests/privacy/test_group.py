@@ -23,6 +23,7 @@ from sordino.privacy import (
 )
 from sordino.privacy.records.classes import Class, coarser
 from sordino.privacy.records.group import MOST, grouped, of_client, replaced, translated
+from sordino.privacy.records.price import SHOWN, fewer
 
 DELTA = 1e-5
 NAMES = ("pld", "rdp")
@@ -166,3 +167,14 @@ def test_no_more_classes_are_merged_than_must_be() -> None:
     found, places = coarser(classes, 5)
     assert len(found) == 5
     assert all(found[at].counts >= one.counts for at, one in zip(places, classes, strict=True))
+
+
+def test_ways_that_are_merged_are_covered_by_one_that_has_all_of_their_sets() -> None:
+    alone = {(((i,), 1),): [i] for i in range(10)}
+    shared = {(((i, i + 1), 2),): [20 + i] for i in range(10, 20)}
+    found = fewer({**alone, **shared})
+    assert len(found) == 11 <= SHOWN
+    for key, members in {**alone, **shared}.items():
+        (cover,) = (where for where, who in found.items() if set(members) <= set(who))
+        assert {each for sets, _ in key for each in sets} <= {x for sets, _ in cover for x in sets}
+        assert max(size for _, size in key) <= max(size for _, size in cover)
