@@ -9,7 +9,7 @@ from pathlib import Path
 from sordino.base.errors import StudyError
 from sordino.base.modules import nothing_new
 from sordino.core.files import said_clearly
-from sordino.deployment import attacked, check, document, facts, page, questions
+from sordino.deployment import check, document, facts, questions
 from sordino.deployment.document import Record
 from sordino.network import proof as proofs
 from sordino.network.kit import AGREEMENT, Agreed
@@ -50,41 +50,28 @@ def record(
         StudyError: if something is missing or cannot be read.
         LedgerError: if the run has not ended, or a proof does not hold.
     """
-    with nullcontext() if modules is not None else nothing_new():
-        made = _made(Path(folder), answers, kit, proofs_of, modules, audit)
-    where = Path(out or folder)
+    run, where, code = Path(folder), Path(out or folder), None if modules is None else Path(modules)
+    with nullcontext() if code is not None else nothing_new():
+        home = Path(kit) if kit is not None else run.resolve().parent
+        agreed = Agreed(home) if kit is not None or (home / AGREEMENT).is_file() else None
+        if proofs_of and agreed is None:
+            raise StudyError(
+                f"{run}: proofs belong to a federation: give --kit, the server's or the site's"
+            )
+        given = [Path(each) for each in proofs_of]
+        if agreed is not None and not given:
+            given = [run] if (run / proofs.NAME).is_file() else proofs.kept(run)
+        authority = home / "authority.pem"
+        proved = [(each, proofs.read(each), proofs.verify(each, authority)) for each in given]
+        said = questions.Answers() if answers is None else questions.read(Path(answers))
+        attacks = () if audit is None else facts.read_attacks(Path(audit))
+        made = facts.made(run, said, proved, agreed, code, attacks)
+        if agreed is not None:
+            kind = "server" if (home / "server.pem").is_file() else "site"
+            made = check.signed(made, home, kind)
+            check.check(made, run / NAME, authority)
     with said_clearly(where):
         where.mkdir(parents=True, exist_ok=True)
     document.write(made, where / NAME)
-    page.write(made, where / PAGE)
-    return made
-
-
-def _made(
-    folder: Path,
-    answers: Path | str | None,
-    kit: Path | str | None,
-    proofs_of: Sequence[Path | str],
-    modules: Path | str | None,
-    audit: Path | str | None,
-) -> Record:
-    home = Path(kit) if kit is not None else folder.resolve().parent
-    agreed = Agreed(home) if kit is not None or (home / AGREEMENT).is_file() else None
-    if proofs_of and agreed is None:
-        raise StudyError(
-            f"{folder}: proofs belong to a federation: give --kit, the server's or the site's"
-        )
-    given = [Path(each) for each in proofs_of]
-    if agreed is not None and not given:
-        given = [folder] if (folder / proofs.NAME).is_file() else proofs.kept(folder)
-    authority = home / "authority.pem"
-    proved = [(each, proofs.read(each), proofs.verify(each, authority)) for each in given]
-    known_answers = questions.Answers() if answers is None else questions.read(Path(answers))
-    code = None if modules is None else Path(modules)
-    attacks = None if audit is None else attacked.read(Path(audit))
-    made = facts.made(folder, known_answers, proved, agreed, code, attacks)
-    if agreed is not None:
-        kind = "server" if (home / "server.pem").is_file() else "site"
-        made = check.signed(made, home, kind)
-        check.check(made, folder / NAME, authority)
+    document.write_page(made, where / PAGE)
     return made

@@ -48,8 +48,7 @@ def show(
     from sordino.privacy import Ledger
     from sordino.privacy.records import open_runs  # arrays take a while to import
 
-    entries: list[dict[str, object]] = []
-    known: set[str] = set()
+    entries, known = list[dict[str, object]](), set[str]()
     for path in places(run):
         with Ledger.open(path, readonly=True, seconds=seconds) as ledger:
             known |= set(ledger.units())
@@ -57,9 +56,8 @@ def show(
             pairs = deque(numbered, maxlen=last or None)  # entries may be more than memory holds
             labels = ledger.labels()
             held = [] if as_json else open_runs(ledger)
-        chosen, count = [entry for _, entry in pairs], pairs[-1][0] if pairs else 0
         if as_json:
-            entries += map(entry_record, chosen)
+            entries += [entry_record(entry) for _, entry in pairs]
             continue
         rows = [
             [
@@ -70,10 +68,10 @@ def show(
                 _short(event_text(e.event)),
                 _short(e.digest[:12]),
             ]
-            for e in chosen
+            for _, e in pairs
         ]
         say.table(
-            f"{path}: {len(rows)} of {count} charges",
+            f"{path}: {len(rows)} of {pairs[-1][0] if pairs else 0} charges",
             ["seq", "unit", "round", "times", "event", "digest"],
             rows,
         )
@@ -85,9 +83,8 @@ def show(
     if as_json:
         say.machine(entries)
     if unit is not None and unit not in known:
-        listed = ", ".join(_short(each) for each in sorted(known)[:10]) + (
-            ", ..." if len(known) > 10 else ""
-        )
+        more = ", ..." if len(known) > 10 else ""
+        listed = ", ".join(_short(each) for each in sorted(known)[:10]) + more
         raise StudyError(
             f"--unit {_short(unit)}: no such unit is kept here; there are {listed or 'none'}"
         )
@@ -128,12 +125,14 @@ def verify(
     else:
         _show_verdict(verdict)
     if verdict.problems:
-        raise LedgerError("\n".join(map(_line, verdict.problems)))
+        raise LedgerError(
+            "\n".join(line for each in verdict.problems for line in each.splitlines()[:50])
+        )
 
 
 def _verify_record(path: Path, authority: Path | None, as_json: bool) -> None:
-    from sordino.deployment.check import check, signer
-    from sordino.deployment.document import read
+    from sordino.deployment.check import check
+    from sordino.deployment.document import read, signer
 
     record = read(path)
     remarks = check(record, path, authority)
@@ -149,10 +148,6 @@ def _verify_record(path: Path, authority: Path | None, as_json: bool) -> None:
         f"The record states epsilon {say.bound(record.epsilon)} for run {_short(record.run)}. "
         "Answers of people and the page beside it are not judged."
     )
-
-
-def _line(text: str) -> str:
-    return "\n".join(text.splitlines()[:50])
 
 
 def _show_verdict(verdict: Verdict) -> None:

@@ -7,7 +7,7 @@ A data protection officer reads ``record.html``, a machine checks ``record.yaml`
 one :class:`~.document.Record`. Its facts come from four places, and no other:
 
 * the run folder: study, ``run.json``, the guarantee in the words of the report (:mod:`.facts`);
-* what ``sordino audit`` printed, where an audit ran (:mod:`.attacked`);
+* what ``sordino audit`` printed, where an audit ran (:func:`.facts.read_attacks`);
 * the proofs that sites have signed, each over the last digest of its own ledger;
 * answers of whoever writes the record, to questions that no program can answer: why this epsilon,
   what was done with the data outside of the ledger, who may read it (:mod:`.questions`). What is

@@ -5,14 +5,22 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from sordino.base.errors import LedgerError, printable
 from sordino.core.records import known
-from sordino.deployment.document import EPSILON, Record, Signature, Site, content, odds, stated
+from sordino.deployment.document import (
+    EPSILON,
+    Record,
+    Signature,
+    Site,
+    content,
+    odds,
+    signer,
+    stated,
+)
 from sordino.deployment.questions import WORDS
 from sordino.network import certificates
 from sordino.network import proof as proofs
@@ -170,15 +178,3 @@ def _alone(record: Record) -> bool:
     """Return whether a record speaks of the one site that has signed it, as it says."""
     by = signer(record)
     return by != SERVER and [each.name for each in record.sites] == [by]
-
-
-def signer(record: Record) -> str:
-    """Return who has signed a record, as it says; empty if nobody, or if that cannot be read."""
-    if record.signature is None:
-        return ""
-    with suppress(ValueError):
-        mark = record.signature
-        return certificates.common_name(
-            certificates.read_signature(mark.certificate, mark.signature)[0]
-        )
-    return ""

@@ -1,10 +1,11 @@
-"""The record as it is written and signed."""
+"""The record as it is written and signed, and as a page that opens anywhere."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,8 +16,11 @@ from sordino.base.errors import StudyError
 from sordino.base.files import MIB, read_below, readable
 from sordino.base.frozen import Frozen
 from sordino.core.files import replace_file
+from sordino.network import certificates
 from sordino.network.proof import Proof
 from sordino.privacy.rounding import epsilon_text
+from sordino.report.canvas import clean
+from sordino.report.page import template
 
 FORMAT = 1
 MOST = 8 * MIB
@@ -276,6 +280,31 @@ def write(record: Record, path: Path) -> None:
     """Write the document as YAML."""
     text = yaml.safe_dump(plain(record), sort_keys=False, allow_unicode=True, width=100)
     replace_file(path, text.encode())
+
+
+def signer(record: Record) -> str:
+    """Return who has signed a record, as it says; empty if nobody, or if that cannot be read."""
+    if record.signature is None:
+        return ""
+    with suppress(ValueError):
+        mark = record.signature
+        return certificates.common_name(
+            certificates.read_signature(mark.certificate, mark.signature)[0]
+        )
+    return ""
+
+
+def write_page(record: Record, path: Path) -> None:
+    """Write the document as HTML."""
+    html: str = template("record.html", Path(__file__).parent).render(
+        title=record.registry.deployment.basic.name,
+        record=record,
+        epsilon_text=epsilon_text,
+        clean=clean,
+        rows=lambda several: [msgspec.structs.astuple(each) for each in several],
+        signer=signer(record),
+    )
+    replace_file(path, html.encode("utf-8", "replace"))
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no types

@@ -7,8 +7,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from sordino.base import VERSION
 from sordino.base.errors import LedgerError, StudyError
+from sordino.base.files import MIB, read_below, readable
+from sordino.base.frozen import Frozen
 from sordino.core import regimes, statements
 from sordino.core.records import Place, known, number
 from sordino.core.run import reading
@@ -16,7 +20,6 @@ from sordino.core.run.folder import study_of
 from sordino.core.run.reading import Run
 from sordino.core.study.base import Study, tuned_sentence
 from sordino.deployment import document as d
-from sordino.deployment.attacked import point
 from sordino.deployment.questions import QUESTIONS, WORDS, Answers
 from sordino.network.kit import Agreed
 from sordino.network.proof import Proof, Statement
@@ -29,13 +32,64 @@ Given = tuple[Path, Proof, Statement]
 """A site's folder, its proof, and what that states."""
 
 
+class _Row(Frozen):
+    name: str
+    unit: str
+    how: str
+    low: float
+    plain: float
+    ledger: float | None
+    delta: float
+
+
+class _Printed(Frozen):
+    """What is read of the JSON of ``sordino audit``."""
+
+    attack: str
+    confidence: float
+    intervals: tuple[_Row, ...]
+    verdicts: tuple[str, ...]
+    own_examples: bool = True
+
+
+def read_attacks(path: Path) -> tuple[d.Attack, ...]:
+    """Read what ``sordino audit --json`` printed.
+
+    Raises:
+        StudyError: if it cannot be read, or the attack looked at the study's own examples.
+    """
+    with readable(path, remedy="Give what `sordino audit --json` has printed"):
+        found = msgspec.json.decode(read_below(path.parent, path.name, most=MIB), type=_Printed)
+        rows = list(zip(found.intervals, found.verdicts, strict=True))
+    if found.own_examples and found.attack != "mechanism":
+        raise StudyError(
+            f"{path}: this attack looked at the study's own examples. Its result is a release that "
+            "is in no ledger, and a record is for others. Attack the mechanism, or the same study "
+            "on public rows; what else was found, say in the answers"
+        )
+    return tuple(
+        d.Attack(
+            name=row.name,
+            unit=row.unit,
+            how=row.how,
+            low=max(row.low, 0.0),
+            plain=max(row.plain, 0.0),
+            ledger=row.ledger,
+            delta=row.delta,
+            confidence=found.confidence,
+            verdict=verdict,
+        )
+        for row, verdict in rows
+    )
+
+
 def made(
     folder: Path,
     answers: Answers,
     given: Sequence[Given],
     agreed: Agreed | None,
     modules: Path | None = None,
-    attacks: tuple[d.Attack, ...] | None = None,
+    attacks: tuple[d.Attack, ...] = (),
 ) -> d.Record:
     """Make the record of a run that has ended, without a signature.
 
@@ -45,7 +99,7 @@ def made(
         given: folders of sites, with their proofs, checked, and what these state.
         agreed: what the federation has agreed to, if it is one.
         modules: where modules lie that the study names, if they were moved.
-        attacks: what an audit found, if one ran.
+        attacks: what an audit found; none if none ran.
 
     Raises:
         StudyError: if this is no run folder.
@@ -71,13 +125,18 @@ def made(
     sites = _sites(given, None if own else agreed)
     epsilon = _epsilon(run, study, sites)
     private = epsilon is not None
-    sentence = _sentence(run, epsilon)
+    promise = words.promise(run)
+    if epsilon is not None:  # the promise of the run's page, with the record's own epsilon
+        sentence = d.EPSILON.sub(d.stated(epsilon), promise.sentence)
+    else:
+        why = "A site's ledger has no bound." if promise.private else promise.sentence
+        sentence = f"No privacy guarantee. {why}"
     said = {key: getattr(answers, key) or NOT_ANSWERED for key in QUESTIONS}
     place = known(run.about.ledger) or Place()
     unprotected = tuple(_unprotected(run, study))
     actors = tuple(_actors(study, agreed))
     missing = any(each.proof is None for each in sites)
-    points = tuple(_points(run, study, said, epsilon, missing))
+    points = tuple(_points(run, study, said, epsilon, missing, attacks))
     return d.Record(
         program=f"sordino {VERSION}",
         run=name,
@@ -92,8 +151,8 @@ def made(
         entries=known(place.seq) or 0,
         head=known(place.digest) or "",
         odds=d.odds(epsilon),
-        attacks=attacks or (),
-        points=points if not attacks else (*points, point(attacks)),
+        attacks=attacks,
+        points=points,
         actors=actors,
         unprotected=unprotected,
         assumptions=known(run.about.assumptions) or (),
@@ -111,25 +170,20 @@ def _sites(given: Sequence[Given], agreed: Agreed | None) -> tuple[d.Site, ...]:
     stated = {each.site: (proof, each) for _, proof, each in given}
     if len(stated) < len(given):
         raise StudyError("two proofs of one site were given: give the last one alone")
-    names = agreed.agreement.names if agreed else tuple(stated)
-    found = []
-    for name in names:
-        if name not in stated:
-            found.append(d.Site(name=name))
-            continue
-        proof, said = stated[name]
-        found.append(
-            d.Site(
-                name=name,
-                epsilon=known(said.epsilon),
-                delta=known(said.delta),
-                accountant=said.accountant,
-                entries=said.entries,
-                head=said.head,
-                proof=proof,
-            )
+    proved = {
+        name: d.Site(
+            name=name,
+            epsilon=known(said.epsilon),
+            delta=known(said.delta),
+            accountant=said.accountant,
+            entries=said.entries,
+            head=said.head,
+            proof=proof,
         )
-    return tuple(found)
+        for name, (proof, said) in stated.items()
+    }
+    names = agreed.agreement.names if agreed else proved
+    return tuple(proved.get(name, d.Site(name=name)) for name in names)
 
 
 def _epsilon(run: Run, study: Study, sites: Sequence[d.Site]) -> float | None:
@@ -144,34 +198,19 @@ def _epsilon(run: Run, study: Study, sites: Sequence[d.Site]) -> float | None:
     proved = [each for each in sites if each.proof is not None]
     if study.privacy.unit == "label":
         proved = [each for each in proved if each.epsilon is not None] or proved
-    stated = [run.guaranteed, *map(_spent, proved)]
-    highest = max(stated)
+    spent = (math.inf if each.epsilon is None else each.epsilon for each in proved)
+    highest = max([run.guaranteed, *spent])
     return None if math.isinf(highest) else float(epsilon_text(highest, 6))
-
-
-def _sentence(run: Run, epsilon: float | None) -> str:
-    """Return the promise of the run's page, with the record's own epsilon."""
-    promise = words.promise(run)
-    if epsilon is None:
-        why = promise.sentence if not promise.private else "A site's ledger has no bound."
-        return f"No privacy guarantee. {why}"
-    return d.EPSILON.sub(d.stated(epsilon), promise.sentence)
-
-
-def _spent(site: d.Site) -> float:
-    return math.inf if site.epsilon is None else site.epsilon
 
 
 def _unprotected(run: Run, study: Study) -> Iterator[str]:
     """Yield what no epsilon covers."""
     if study.privacy.unit == "none":
         yield "Everything: nothing has noise."
-    spoken, held = run.vocabulary, "examples"
-    if getattr(study, "clips_persons", False):
-        held = "persons"
-    told = f", and how many {held} each of them has"
-    if getattr(study, "hides_sizes", False):
-        told = ""
+    spoken = run.vocabulary
+    held = "persons" if getattr(study, "clips_persons", False) else "examples"
+    hidden = getattr(study, "hides_sizes", False)
+    told = "" if hidden else f", and how many {held} each of them has"
     for each in WORDS["public"]["what"]:
         yield each.format(client=spoken.client, clients=spoken.clients, sizes=told)
     for each in statements.uncovered(study):
@@ -201,9 +240,16 @@ def _actors(study: Study, agreed: Agreed | None) -> Iterator[d.Actor]:
 
 
 def _points(
-    run: Run, study: Study, said: Mapping[str, str], epsilon: float | None, missing: bool
+    run: Run,
+    study: Study,
+    said: Mapping[str, str],
+    epsilon: float | None,
+    missing: bool,
+    attacks: Sequence[d.Attack],
 ) -> Iterator[d.Point]:
-    """Yield the points of NIST SP 800-226, from the top of its pyramid to its base."""
+    """Yield the points of NIST SP 800-226, from the top of its pyramid to its base; and whether
+    attacks contradict what ledgers say.
+    """
     privacy, spoken = study.privacy, run.vocabulary
 
     def answered(point: str, key: str, before: str = "") -> d.Point:
@@ -246,18 +292,25 @@ def _points(
     yield answered("Security of data, keys and folders", "security")
     yield answered("Collection of the data", "collection")
     yield answered("Use of the same data in future", "reuse")
+    if wrong := [each.name for each in attacks if each.verdict in ("BROKEN", "not caught")]:
+        yield d.Point("Attacks", "open", f"A claim is contradicted: {', '.join(wrong)}.")
+    elif attacks:
+        yield d.Point(
+            "Attacks",
+            "assumed",
+            f"{len(attacks)} attacks contradict no ledger. A lower bound below epsilon proves "
+            "nothing: another attack may reach further.",
+        )
 
 
 def _counted(study: Study) -> str:
     """Return which runs the ledger adds up."""
-    if study.privacy.ledger == "run":
-        return (
-            "The ledger is of this run alone: other runs over the same records add to epsilon, "
-            "and it does not count them"
-        )
     return (
-        "A ledger of the data adds up all runs over the same records, and refuses what would pass "
-        "the budget"
+        "The ledger is of this run alone: other runs over the same records add to epsilon, and it "
+        "does not count them"
+        if study.privacy.ledger == "run"
+        else "A ledger of the data adds up all runs over the same records, and refuses what would "
+        "pass the budget"
     )
 
 
