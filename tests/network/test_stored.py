@@ -27,7 +27,6 @@ from sordino.live import federation as states
 from sordino.mechanisms.secure import messages as secure
 from sordino.network import certificates, frames, kit, storage
 from sordino.network import proof as proofs
-from sordino.network.server_session import differs
 
 STORED = Path(__file__).parents[1] / "golden" / f"protocol-{PROTOCOL}"
 SITE: list[frames.FromSite] = [
@@ -265,12 +264,6 @@ def test_what_else_a_run_kept_is_read(run: Path) -> None:
     assert states.read(run) == STATUS
     (line,) = read_incidents(run)
     assert (line.site, line.times) == ("north", 4)
-
-
-@pytest.mark.parametrize(("version", "fits"), [(PROTOCOL, True), (PROTOCOL + 1, False)])
-def test_a_site_of_other_sources_and_the_same_protocol_is_welcome(version: int, fits: bool) -> None:
-    hello = frames.Hello(version, "a" * 64, "of another release", 0)
-    assert (differs(hello, "a" * 64) is None) == fits
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,8 +89,9 @@ def lay_out(
         path = out / DATA / f"{name}.npz"
         np.savez(path, allow_pickle=False, **arrays)
         sites.append((out / KITS / name, path))
-    test = out / DATA / "test.npz" if found.test is not None else None
-    if test is not None and found.test is not None:
+    test = None
+    if found.test is not None:
+        test = out / DATA / "test.npz"
         np.savez(test, allow_pickle=False, **found.test)
     return DemoFederation(out / KITS / kit.SERVER, test, tuple(sites))
 
@@ -114,10 +115,9 @@ def commands(
     """Return the command of each process, the server's first."""
     program = [sys.executable, "-m", "sordino"]
     test = [] if laid.test is None else ["--test", str(laid.test)]
-    server = [*program, "serve", str(laid.server), *test, *more]
+    server, public = [*program, "serve", str(laid.server), *test, *more], list[str]()
     if scripted:
-        server.append("--scripted")
-    public = ["--rehearsal"] if scripted else []
+        server, public = [*server, "--scripted"], ["--rehearsal"]
     joins = [
         [*program, "join", str(folder), "--data", str(data), "--quiet", *public]
         for folder, data in laid.sites
@@ -151,7 +151,18 @@ def play(
         for (folder, _), command in zip(laid.sites, sites, strict=True):
             with (logs / f"{folder.name}.txt").open("wb") as log:
                 running[folder.name] = subprocess.Popen(command, stdout=log, stderr=log)
-        return _waited(running, logs, tell)
+        failed, late = set[str](), math.inf
+        while any(process.poll() is None for process in running.values()):
+            for name, process in running.items():
+                if process.poll() not in (None, 0) and name not in failed:
+                    failed.add(name)
+                    tell(f"{name} ended with status {process.returncode}; see {logs / name}.txt")
+                    if name == "server":
+                        late = time.monotonic() + GRACE
+            if time.monotonic() > late:
+                break
+            time.sleep(0.05)
+        return len(failed | {name for name, process in running.items() if process.returncode})
     finally:
         end(running.values())
 
@@ -178,19 +189,3 @@ def listens(host: str, port: int, alive: Callable[[], bool], seconds: float) -> 
             return True
         time.sleep(0.05)
     return False
-
-
-def _waited(running: Mapping[str, Process], logs: Path, tell: Callable[[str], None]) -> int:
-    failed: set[str] = set()
-    late = math.inf
-    while any(process.poll() is None for process in running.values()):
-        for name, process in running.items():
-            if process.poll() not in (None, 0) and name not in failed:
-                failed.add(name)
-                tell(f"{name} ended with status {process.returncode}; see {logs / name}.txt")
-                if name == "server":
-                    late = time.monotonic() + GRACE
-        if time.monotonic() > late:
-            break
-        time.sleep(0.05)
-    return len(failed | {name for name, process in running.items() if process.returncode})

@@ -288,18 +288,14 @@ class LiveKernel(NetworkKernel[S]):
             if self.count:
                 self._return()
             while self.state.ended is None:
-                if self._closed and not self._waits and (self._enough or self._over()):
+                enough = len(self._there) >= self._minimum
+                if self._closed and not self._waits and (enough or self._over()):
                     self.begin()
                 else:
                     self.next()
         self._reports(self)  # it may have ended at the beginning of a round, without an input
         self.journal.destroy()
         return self.moment()
-
-    @property
-    def _enough(self) -> bool:
-        """Enough sites are there for a round to begin."""
-        return len(self._there) >= self._minimum
 
     def _over(self) -> bool:
         """Return whether there is no further round: nobody is needed for the end. Where tasks
@@ -379,8 +375,11 @@ class LiveKernel(NetworkKernel[S]):
             self.session.expect(self._there)
             if lost is not None:
                 return self._noted("ahead", number=lost)
-        if (why := self._hopeless()) is not None:
-            return self._noted("stop", why.encode())
+        # it may end while no round is open, or where there are none
+        if (self._closed or self.world.continuous) and not self._unbooked:
+            why = self.session.hopeless(self._minimum, self.world.spent(self.state))
+            if why is not None:
+                return self._noted("stop", why.encode())
         tick = self._clock() + TICK
         alarm = self.heap[0][0] + self._start if self.heap else tick
         heard = self.session.next(min(alarm, tick))
@@ -397,28 +396,13 @@ class LiveKernel(NetworkKernel[S]):
         self.journal.append(found)
         return found
 
-    def _hopeless(self) -> str | None:
-        """Return why the run cannot go on, at a moment at which it may end: no round is open, or
-        there are none.
-        """
-        if not (self._closed or self.world.continuous) or self._unbooked:
-            return None
-        return self.session.hopeless(self._minimum, self.world.spent(self.state))
-
-    def _take(self, each: Input) -> None:
-        self._follow(each)
-        for site, why in self.world.faults():
-            if (asked := self.session.sites[site].ask) is not None:
-                self.session.settled(site, asked.number)  # it has only this one answer
-            self._without(site, "too large", f"its answer cannot be used: {why}")
-
     def _without(self, site: int, what: str, why: str) -> None:
         """A site takes part no more until it connects again."""
         self.session.note(site, what, why)
         self.session.barred(site, why)
         self._gone(site)
 
-    def _follow(self, each: Input) -> None:
+    def _take(self, each: Input) -> None:
         site = each.site
         match each.kind:
             case "stop":
@@ -444,6 +428,10 @@ class LiveKernel(NetworkKernel[S]):
                 self._refused(each)
             case "message":
                 self._arrived(each)
+        for faulty, why in self.world.faults():
+            if (ask := self.session.sites[faulty].ask) is not None:
+                self.session.settled(faulty, ask.number)  # it has only this one answer
+            self._without(faulty, "too large", f"its answer cannot be used: {why}")
 
     def _woke(self, tag: str) -> None:
         """An alarm: of the regime, or that a round was to be booked by now. Who has not booked it

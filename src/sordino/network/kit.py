@@ -114,7 +114,14 @@ class Agreed:
                 f"{folder / STUDY}: privacy.ledger = {printable(self.study.privacy.ledger)!r}: a "
                 "kit does not say where a ledger is kept. Each site does, with --ledger"
             )
-        self._same_code()
+        here = code.digests(studies.named_modules(self.study))
+        for name in sorted({*here, *self.agreement.modules}):
+            if here.get(name) != self.agreement.modules.get(name):
+                raise StudyError(
+                    f"{folder / STUDY}: it names the module {name}, and the code of that module "
+                    "here is not what was agreed to. Code never comes over the network: copy the "
+                    "agreed version beside the study, or install it"
+                )
         self.keys = read_keys(folder) if there(folder, KEYS) else ()
         self.digest = digest_of(folder)
 
@@ -136,16 +143,6 @@ class Agreed:
     def verify(self, site: int, content: bytes, signature: bytes) -> bool:
         """Return whether the site with this number has signed the content."""
         return 0 <= site < len(self.keys) and signed_by(self.keys[site], content, signature)
-
-    def _same_code(self) -> None:
-        here = code.digests(studies.named_modules(self.study))
-        for name in sorted({*here, *self.agreement.modules}):
-            if here.get(name) != self.agreement.modules.get(name):
-                raise StudyError(
-                    f"{self.folder / STUDY}: it names the module {name}, and the code of that "
-                    "module here is not what was agreed to. Code never comes over the network: "
-                    "copy the agreed version beside the study, or install it"
-                )
 
 
 def provision(path: Path, out: Path, now: dt.datetime, authority: Path | None = None) -> Agreement:
@@ -207,7 +204,6 @@ def _fill(
     out: Path, agreement: Agreement, study: Study, now: dt.datetime, before: Path | None
 ) -> dict[str, bytes]:
     """Make the kits; return the files of the authority's folder."""
-    new = before is None
     by = certificates.authority(agreement.name, now) if before is None else _pair(before)
     authority, key = by.pem()
     regime, travels = regimes.of(study), transport.of(agreement.transport)
@@ -241,7 +237,7 @@ def _fill(
         serials[name] = [*serials.get(name, []), str(made.certificate.serial_number)]
     kept = {_kept(agreement, name): made.pem()[0] for name, made in issued.items()}
     kept[SERIALS] = tomli_w.dumps(serials).encode()
-    return {**shared, **lists, **kept, "authority.key": key} if new else kept
+    return {**shared, **lists, **kept, "authority.key": key} if before is None else kept
 
 
 def keyed(authority: Path, agreement: Agreement, now: dt.datetime) -> list[str]:

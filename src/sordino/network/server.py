@@ -144,7 +144,11 @@ def serve(
         durable=durable,
         within=within,
     )
-    done = _served(run, options, shown)
+    build = prepare_server(options)
+    if (run / "run.json").exists():
+        done = resume(run, shown.row, shown.begin, build=build, again=AGAIN)
+    else:
+        done = begin(agreed.study, run, shown.row, shown.begin, build=build, again=AGAIN)
     with locked(run):
         if not opened:
             heard = farewell(run, options, FAREWELL)
@@ -154,11 +158,7 @@ def serve(
 
 
 def serve_all(
-    kits: Sequence[Path],
-    play: Callable[[Path, OpensHub], None],
-    *,
-    host: str = "",
-    address: str | None = None,
+    kits: Sequence[Path], play: Callable[[Path, OpensHub], None], *, host: str, address: str | None
 ) -> None:
     """Serve studies at once, each in a thread of its own, until all have ended. How one ends is
     nothing to the others.
@@ -168,7 +168,7 @@ def serve_all(
     Args:
         kits: of servers.
         play: serves the study of a kit, given how its end of the transport is opened.
-        host: address to listen on; every one of this machine if left out.
+        host: address to listen on; empty for every one of this machine.
         address: host and port of this server or the broker, if they are not the agreed ones now.
 
     Raises:
@@ -209,15 +209,6 @@ def serve_all(
                 mailbox.stop()
     for each in lives:
         each.result()
-
-
-def _served(run: Path, options: ServerOptions, shown: Shown) -> Outcome:
-    """Begin a run, or go on with it."""
-    build = prepare_server(options)
-    if not (run / "run.json").exists():
-        study = options.agreed.study
-        return begin(study, run, shown.row, shown.begin, build=build, again=AGAIN)
-    return resume(run, shown.row, shown.begin, build=build, again=AGAIN)
 
 
 def farewell(folder: Path, options: ServerOptions, seconds: float) -> int:
@@ -337,12 +328,6 @@ class ServerRun:
         ledger, unit = self.ledgers.ledger, self.ledgers.names[self.units[site]]
         return [(each.round, each.event) for each in ledger.entries(unit) if each.round > after]
 
-    def _charged(self, world: ServerSide[Any]) -> tuple[tuple[int, str], ...]:
-        """Return all rounds that were charged to everybody; a site knows which are its own."""
-        sites = {unit: site for site, unit in enumerate(self.units)}.values()
-        found = dict(each for site in sites for each in self._owed(world, site, 0))
-        return tuple((number, written(event)) for number, event in sorted(found.items()))
-
     def _kernel(
         self, world: ServerSide[Any], moment: Any, watcher: Any, session: ServerSession
     ) -> NetworkKernel[Any]:
@@ -350,9 +335,10 @@ class ServerRun:
 
         def ends(moment: Snapshot) -> None:
             """A server that is killed before the end itself is kept can still tell the sites."""
-            last = Farewell(
-                _bye(moment, world.hands_out), dict(session.answers()), self._charged(world)
-            )
+            sites = {unit: site for site, unit in enumerate(self.units)}.values()
+            charged = dict(each for site in sites for each in self._owed(world, site, 0))
+            rounds = tuple((number, written(event)) for number, event in sorted(charged.items()))
+            last = Farewell(_bye(moment, world.hands_out), dict(session.answers()), rounds)
             replace_file(self.folder / LAST, msgspec.msgpack.encode(last), mode=0o600)
 
         summing, secret = agreed.summing, agreed.study.privacy.entropy == "system"
@@ -372,9 +358,7 @@ class ServerRun:
             ends=ends,
             sums=None if summing is None else sums.Sums(session, agreed, summing),
         )
-        kind: type[NetworkKernel[Any]]
-        if own.scripted:
-            kind = ScriptedKernel if summing is None else sums.ScriptedSums
-        else:
-            kind = LiveKernel if summing is None else sums.LiveSums
-        return kind(world, moment, watcher, options)
+        kernels: tuple[type[NetworkKernel[Any]], ...] = (LiveKernel, ScriptedKernel)
+        if summing is not None:
+            kernels = sums.LiveSums, sums.ScriptedSums
+        return kernels[own.scripted](world, moment, watcher, options)

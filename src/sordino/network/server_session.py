@@ -115,13 +115,6 @@ class SiteStanding:
         """True where it was left out for a while and is connected."""
         return self.greeted and not self.there and self.paused > -math.inf
 
-    def untimely(self, number: int) -> str:
-        """Return in one word the fault of an answer that nobody waits for."""
-        if number == self.answered:
-            return "replayed"
-        asked = self.ask.number if self.ask else 0
-        return "stale" if number < max(self.answered, asked) else "unasked"
-
 
 class Heard(NamedTuple):
     """Something that reaches the server.
@@ -134,21 +127,6 @@ class Heard(NamedTuple):
     site: int
     body: bytes = b""
     number: int = 0
-
-
-def differs(said: frames.Hello, agreement: str) -> RemoteProtocolError | None:
-    """Return what a greeting says that the server does not agree with, or None."""
-    if said.version != frames.VERSION:
-        return RemoteProtocolError(
-            f"it speaks version {said.version} of the protocol, the server {frames.VERSION}",
-            "another version",
-        )
-    if said.agreement != agreement:
-        return RemoteProtocolError(
-            "it has agreed to something else: its agreement.toml or study.toml differs",
-            "another study",
-        )
-    return None
 
 
 def refuse_reply(site: int, number: int, message: Reply, world: ServerSide[Any]) -> None:
@@ -262,7 +240,9 @@ class ServerSession:
         """Ask a site, now and whenever it connects again, until it has answered."""
         standing = self.sites[site]
         sealed = self._token("task", site, task.number)
-        standing.ask = frames.Ask(task.number, self._encoded(task), sealed, shares)
+        if self._last is None or self._last[0] is not task:  # that to everybody is encoded once
+            self._last = task, encode(task)
+        standing.ask = frames.Ask(task.number, self._last[1], sealed, shares)
         self._send(site, frames.encode(standing.ask))
 
     def step(self, site: int, step: frames.Step | None) -> None:
@@ -464,7 +444,8 @@ class ServerSession:
         site = self._index[event.site]
         standing = self.sites[site]
         if event.kind == "open":
-            self._opened(standing, event)
+            self._unwelcome(standing)
+            standing.connection, standing.bad, standing.serial = event.connection, 0, event.frame
             return None
         if event.kind == "barred":
             if not standing.connection and standing.serial in (b"", event.frame):
@@ -483,10 +464,6 @@ class ServerSession:
         except RemoteProtocolError as error:
             self.bad(site, error)
             return None
-
-    def _opened(self, standing: SiteStanding, event: Event) -> None:
-        self._unwelcome(standing)
-        standing.connection, standing.bad, standing.serial = event.connection, 0, event.frame
 
     def _unwelcome(self, standing: SiteStanding) -> None:
         """From now on its absence counts; a connection without a greeting does not make it
@@ -532,8 +509,11 @@ class ServerSession:
         on without it.
         """
         standing = self.sites[site]
-        if standing.ask is None or standing.ask.number != number:
-            self.note(site, standing.untimely(number), "an answer that nobody waits for")
+        asked = standing.ask.number if standing.ask else 0
+        if standing.ask is None or asked != number:
+            late = "stale" if number < max(standing.answered, asked) else "unasked"
+            what = "replayed" if number == standing.answered else late
+            self.note(site, what, "an answer that nobody waits for")
             return None
         standing.answered = number
         try:
@@ -575,15 +555,21 @@ class ServerSession:
 
     def _greet(self, site: int, said: frames.Hello) -> bool:
         """Welcome a site, or say why not."""
-        error = differs(said, self.agreed.digest)
-        if self.sites[site].excluded:
-            error = RemoteProtocolError(self.sites[site].excluded, "left out")
-        self.sites[site].turned = "" if error is None else str(error)
-        if error is not None:
+        standing = self.sites[site]
+        why, what = standing.excluded, "left out"
+        if not why and said.version != frames.VERSION:
+            why = f"it speaks version {said.version} of the protocol, the server {frames.VERSION}"
+            what = "another version"
+        elif not why and said.agreement != self.agreed.digest:
+            why = "it has agreed to something else: its agreement.toml or study.toml differs"
+            what = "another study"
+        if why:
+            error = RemoteProtocolError(why, what)
+            standing.turned = str(error)
             self.bad(site, error)
             self._hub.send(self.names[site], frames.encode(frames.Reject(str(error))))
             return False
-        self.sites[site].greeted, self.sites[site].revoked = True, ""
+        standing.greeted, standing.revoked, standing.turned = True, "", ""
         answered = dict(self.answers()).get(site, 0)
         if answered > said.last:
             why = f"it has answered task {answered}, and remembers task {said.last} as its last one"
@@ -616,9 +602,3 @@ class ServerSession:
         if self.sites[site].greeted:
             self.sites[site].sent += len(frame)
             self._hub.send(self.names[site], frame)
-
-    def _encoded(self, task: Task) -> bytes:
-        """The bytes of a task; one that goes to everybody is encoded once."""
-        if self._last is None or self._last[0] is not task:
-            self._last = (task, encode(task))
-        return self._last[1]

@@ -277,10 +277,17 @@ def join(options: JoinOptions, shown: Shown) -> Outcome:
     """Take part with one's own data, until the run is over; its proof is written then.
 
     Raises:
-        StudyError: if kit, data or limit do not fit, or the server does not want this site.
+        StudyError: if kit, data or limit do not fit, the server does not want this site, or the
+            kit's study draws noise from a seed and this is no rehearsal.
     """
     agreed, index, study, own = opened(options)
-    _refuse_known_noise(study, options)
+    privacy = study.privacy
+    if privacy.unit != "none" and privacy.entropy != "system" and not options.rehearsal:
+        raise StudyError(
+            f"{options.kit}: the noise of this study comes from its seed, which everybody knows: "
+            "it protects nobody. Ask for a kit of a real federation; or, if all of your rows are "
+            "public, join the rehearsal with --rehearsal"
+        )
     if (warning := unchecked(agreed, own)) is not None:
         shown.log.warning(warning)
     if not (options.folder / "run.json").exists():
@@ -302,21 +309,6 @@ def join(options: JoinOptions, shown: Shown) -> Outcome:
     with locked(options.folder):
         write_proof(options.kit, options.folder, agreed, index, done)
     return done
-
-
-def _refuse_known_noise(study: Study, options: JoinOptions) -> None:
-    """A site's noise comes from the operating system, whatever a kit says.
-
-    Raises:
-        StudyError: if the kit's study draws it from a seed, and this is no rehearsal.
-    """
-    privacy = study.privacy
-    if privacy.unit != "none" and privacy.entropy != "system" and not options.rehearsal:
-        raise StudyError(
-            f"{options.kit}: the noise of this study comes from its seed, which everybody knows: "
-            "it protects nobody. Ask for a kit of a real federation; or, if all of your rows are "
-            "public, join the rehearsal with --rehearsal"
-        )
 
 
 def _refuse_another_promise(study: Study, folder: Path) -> None:
@@ -349,9 +341,8 @@ def promised(options: JoinOptions) -> Iterator[str]:
         "events at most."
     )
     yield f"What leaves this site each time it is asked: {part.released(index)}."
-    held, what = agreement.site[index].examples, "rows"
-    if getattr(study, "clips_persons", False):
-        what = "persons"
+    held = agreement.site[index].examples
+    what = "persons" if getattr(study, "clips_persons", False) else "rows"
     yield (
         f"What is public: that you take part, how many {what} you have ({held}), and when you "
         "answer."

@@ -366,16 +366,11 @@ class SiteSession:
             return self._unpaid(number)
         try:
             task = self._task(number, body)
-        except RemoteProtocolError as error:
-            return self._refuse(number, str(error), "task")
-        except BudgetExceeded as refusal:
-            return self._unpaid(number, refusal)
-        try:
-            if secure is not None:
-                secure.refuse_unready(kept, number, ask.shares)
-        except RemoteProtocolError as error:
-            return self._declined(number, INPUTS, error)
-        try:
+            try:
+                if secure is not None:
+                    secure.refuse_unready(kept, number, ask.shares)
+            except RemoteProtocolError as error:
+                return self._declined(number, INPUTS, error)
             return frames.Say(number, self._work(task, ask, task_digest))
         except BudgetExceeded as refusal:
             return self._unpaid(number, refusal)
@@ -625,7 +620,11 @@ class SiteSession:
         """The end. A model that cannot be used is refused, and the one before is kept: the server
         has no other, so that asking again would not help.
         """
-        wrong, found = self._unusable(model), self.moment.model
+        wrong, found = None, self.moment.model
+        if len(model) != 4 * (self.dimension if self._world.hands_out else 0):
+            wrong = f"the final model has {len(model)} bytes"
+        elif not np.isfinite(np.frombuffer(model, dtype="<f4")).all():
+            wrong = "the final model holds numbers that are not finite"
         if wrong is None:
             found = np.frombuffer(model, dtype="<f4").astype(np.float32)
             ended = why[:500] or "the run is over"
@@ -640,14 +639,6 @@ class SiteSession:
         self._watcher.row(records.End(round=self.moment.number, why=ended))
         self._watcher.save(self.moment)
         return frames.Done() if wrong is None else self._refuse(0, wrong, "end")
-
-    def _unusable(self, model: bytes) -> str | None:
-        """Return what is wrong with the bytes of a final model, or None."""
-        if len(model) != 4 * (self.dimension if self._world.hands_out else 0):
-            return f"the final model has {len(model)} bytes"
-        if not np.isfinite(np.frombuffer(model, dtype="<f4")).all():
-            return "the final model holds numbers that are not finite"
-        return None
 
 
 def _said(kept: Kept, number: int, task: str, answer: bytes) -> Kept:

@@ -24,11 +24,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from sordino.base.errors import SordinoError, StudyError, printable
 from sordino.base.files import MIB, append_below
 from sordino.base.frozen import Frozen
 from sordino.core.files import replace_file, said_clearly
+from sordino.core.records import known
 from sordino.core.run.folder import ABOUT, Show
 from sordino.core.run.session import Announce
 from sordino.live.federation import NAME, SiteStatus, Status, read
@@ -71,8 +73,12 @@ class Reporter:
     ) -> None:
         self._folder, self._agreed, self._incidents = folder, agreed, incidents
         self._log, self._waited, self._next = log, "", 0.0
-        self._there: set[str] = set()
-        self._came = _came(folder, agreed)
+        self._there, self._came = set[str](), set[str]()
+        if (folder / ABOUT).exists():  # who came to the run before; all, where that is not known
+            try:
+                self._came = {site.name for site in read(folder).sites if site.epsilon != 0}
+            except StudyError:
+                self._came = set(agreed.agreement.names)
 
     def __call__(self, kernel: NetworkKernel[Any]) -> None:
         """After an input of the kernel, or a while without one."""
@@ -83,18 +89,17 @@ class Reporter:
         session, waiting = kernel.session, _waiting(kernel)
         world: Any = kernel.world
         secret: bool = world.regime.secret
-        if waiting != self._waited:
-            self._waited = waiting
-            if waiting:
-                self._log.warning(waiting)
-        there = {n for n, s in zip(session.names, session.sites, strict=True) if s.there}
+        if waiting and waiting != self._waited:
+            self._log.warning(waiting)
+        self._waited = waiting
+        standings = list(zip(session.names, session.sites, strict=True))
+        there = {name for name, each in standings if each.there}
         for name in sorted(there ^ self._there):
             self._log.info(
                 f"{name} is {'there' if name in there else 'gone'}", extra={"site": name}
             )
         self._there = there
-        heard = zip(session.names, session.sites, strict=True)
-        self._came |= {name for name, each in heard if each.seen and not each.turned}
+        self._came |= {name for name, each in standings if each.seen and not each.turned}
         booked = [kernel.booked_for(site) for site in range(len(session.names))]
         found = Status(
             format=1,
@@ -120,9 +125,7 @@ class Reporter:
                     out=standing.out or standing.turned or standing.revoked,
                     answers=None if secret else standing.answers,
                 )
-                for name, standing, (spent, limit) in zip(
-                    session.names, session.sites, booked, strict=True
-                )
+                for (name, standing), (spent, limit) in zip(standings, booked, strict=True)
             ),
             strangers=self._incidents.strangers(),
             ended=kernel.state.ended,
@@ -130,16 +133,6 @@ class Reporter:
             journal=None if secret else kernel.journal.size,  # it holds the answers
         )
         replace_file(self._folder / NAME, msgspec.json.encode(found))
-
-
-def _came(folder: Path, agreed: Agreed) -> set[str]:
-    """Return the sites that came to a run before; all, where that is not known."""
-    if not (folder / ABOUT).exists():
-        return set()
-    try:
-        return {site.name for site in read(folder).sites if site.epsilon != 0}
-    except StudyError:
-        return set(agreed.agreement.names)
 
 
 def _waiting(kernel: NetworkKernel[Any]) -> str:
@@ -167,24 +160,20 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _least(booked: object, epsilon: float) -> float | None:
-    """Return what a site's answers cost, by the better bound: rows have a quick one."""
-    return min(booked, epsilon) if isinstance(booked, float | int) else None
-
-
 def conclude(folder: Path, number: int, epsilon: float, why: str) -> None:
     """Say in the status of a run that it has ended after so many rounds or updates, and why."""
     with suppress(StudyError):  # there is none where no site was ever heard from
         found = read(folder)
+        booked = [known(each.epsilon) for each in found.sites]
+        # what answers cost is said by the better bound: rows have a quick one
         sites = tuple(
-            msgspec.structs.replace(
-                each, asked=None, quiet=None, epsilon=_least(each.epsilon, epsilon)
+            replace(
+                each, asked=None, quiet=None, epsilon=None if own is None else min(own, epsilon)
             )
-            for each in found.sites
+            for each, own in zip(found.sites, booked, strict=True)
         )
-        found = msgspec.structs.replace(
-            found, number=number, seconds=round(found.seconds), sites=sites, ended=why, waiting=None
-        )
+        seconds = round(found.seconds)
+        found = replace(found, number=number, seconds=seconds, sites=sites, ended=why, waiting=None)
         replace_file(folder / NAME, msgspec.json.encode(found))
 
 

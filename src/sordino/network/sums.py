@@ -452,15 +452,11 @@ class ScriptedSums(ScriptedKernel[S]):
                 return done
             if done:
                 raise Declined("the run was stopped: a site has missed a step of a secure sum")
-            self._settle()
+            # answers that the journal holds already are not asked for again
+            for site, task in self._sums.tasks.items() if self._sums.phase == INPUTS else ():
+                if (site, task.number) in self._answers:
+                    self.session.settled(site, task.number)
         return None
-
-    def _settle(self) -> None:
-        """Answers that the journal holds already are not asked for again."""
-        for site in self._sums.tasks if self._sums.phase == INPUTS else ():
-            number = self._sums.tasks[site].number
-            if (site, number) in self._answers:
-                self.session.settled(site, number)
 
     def _hear(self, heard: Heard) -> None:
         if heard.kind != "step":

@@ -155,8 +155,7 @@ class Beginning:
     @property
     def header(self) -> dict[str, str]:
         """Length and SHA-256 of what an earlier connection has left, for the handshake."""
-        digest = hashlib.sha256(self._begun).hexdigest()
-        return {BEGUN: f"{len(self._begun)} {digest}"} if self._begun else {}
+        return {BEGUN: _mark(self._begun)} if self._begun else {}
 
     def go_on(self) -> None:
         """The rest comes now."""
@@ -179,13 +178,15 @@ class Beginning:
         return found
 
 
+def _mark(begun: bytes | memoryview) -> str:
+    return f"{len(begun)} {hashlib.sha256(begun).hexdigest()}"
+
+
 def _begun(frame: bytes, header: str) -> int:
     """Return how many bytes of a frame the other side has by the header of its handshake."""
-    found = re.fullmatch(r"([0-9]{1,10}) ([0-9a-f]{64})", header)
+    found = re.fullmatch(r"([0-9]{1,10}) [0-9a-f]{64}", header)
     length = 0 if found is None else int(found[1])
-    if found is None or length > len(frame):
-        return 0
-    return length if hashlib.sha256(memoryview(frame)[:length]).hexdigest() == found[2] else 0
+    return length if header == _mark(memoryview(frame)[:length]) else 0
 
 
 class _Watched(Connection):
