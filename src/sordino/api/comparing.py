@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +13,12 @@ from sordino.api.running import Run, looked_at
 from sordino.api.study import Study, on_stored
 from sordino.comparison import result, runner, tables
 from sordino.comparison.result import At
-from sordino.comparison.schedule import Reads, slug
+from sordino.comparison.schedule import slug
 from sordino.comparison.tables import PAGE
 from sordino.core import study as studies
 
 if TYPE_CHECKING:
     import polars
-
-    from sordino.api.given import Data
 
 
 class Comparison(shown.Tabular):
@@ -97,7 +96,7 @@ class Comparison(shown.Tabular):
 
 def compare(
     asked: Sequence[Study | Path | str],
-    data: Data | None = None,
+    data: given_data.Data | None = None,
     *,
     seeds: int = 3,
     vary: Mapping[str, Sequence[Any]] | None = None,
@@ -147,7 +146,10 @@ def compare(
     return Comparison(
         runner.compared(
             [  # modules are looked for beside this path
-                ((each.modules or Path()) / f"{slug(each.name)}-{number}.toml", _reads(each))
+                (
+                    (each.modules or Path()) / f"{slug(each.name)}-{number}.toml",
+                    partial(_read, each),
+                )
                 for number, each in enumerate(given)
             ],
             [f"{key}={_values(values)}" for key, values in (vary or {}).items()],
@@ -160,16 +162,13 @@ def compare(
     )
 
 
-def _reads(study: Study) -> Reads:
-    def reads(changes: Sequence[str]) -> studies.Study:
-        table = study.checked.model_dump(
-            mode="json", by_alias=True, exclude_none=True, exclude_unset=True
-        )
-        if study._made:
-            del table["name"]
-        return studies.of_table(table, changes, source=study.name, modules=study.modules)
-
-    return reads
+def _read(study: Study, changes: Sequence[str]) -> studies.Study:
+    table = study.checked.model_dump(
+        mode="json", by_alias=True, exclude_none=True, exclude_unset=True
+    )
+    if study._made:
+        del table["name"]
+    return studies.of_table(table, changes, source=study.name, modules=study.modules)
 
 
 def _values(values: Sequence[Any]) -> str:

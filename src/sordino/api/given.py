@@ -158,7 +158,13 @@ def _table_or_arrays(data: Data, label: str, image: str) -> polars.DataFrame | A
     if isinstance(data, tuple) and len(data) in (2, 3):
         return arrays(*data)
     if kind == "polars" and type(data).__name__ != "Series":
-        return _collected(data)
+        import polars
+
+        try:
+            whole: polars.DataFrame = data.collect() if hasattr(data, "collect") else data
+        except polars.exceptions.PolarsError as error:
+            raise DataError(f"the lazy frame cannot be computed: {error}") from None
+        return whole
     if kind == "pandas" and hasattr(data, "columns"):
         return _frame(_by_name((name, _of_pandas(data[name])) for name in data.columns))
     if kind == "datasets":
@@ -177,16 +183,6 @@ def _table_or_arrays(data: Data, label: str, image: str) -> polars.DataFrame | A
         "columns, (x, y), a torch or Hugging Face data set, or a scikit-learn Bunch. A file is "
         'named in the study: data={"file": ...}'
     )
-
-
-def _collected(data: Any) -> polars.DataFrame:
-    import polars
-
-    try:
-        whole: polars.DataFrame = data.collect() if hasattr(data, "collect") else data
-    except polars.exceptions.PolarsError as error:
-        raise DataError(f"the lazy frame cannot be computed: {error}") from None
-    return whole
 
 
 def _frame(columns: Mapping[str, Any]) -> polars.DataFrame:
@@ -244,9 +240,7 @@ def _of_pandas(column: Any) -> Any:
     if getattr(column, "ndim", 1) != 1:
         raise DataError("two columns have the same name; rename one")
     values = column.to_numpy()
-    if values.dtype.kind in "biuf":
-        return values
-    return column.tolist()
+    return values if values.dtype.kind in "biuf" else column.tolist()
 
 
 def _of_hugging_face(data: Any, label: str, image: str) -> polars.DataFrame | Arrays:
@@ -321,12 +315,16 @@ def _of_torch(data: Any) -> Arrays:
             "one that can be indexed"
         )
     xs, ys = [], []
-    for i in range(_length(held)):
+    try:
+        count = len(held)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"the data set does not tell its length ({error})") from error
+    for i in range(count):
         try:
             item = held[i]
         except Exception as error:  # a data set of others may raise anything
             raise DataError(
-                f"item {i} of the {len(held)} of the data set cannot be read "
+                f"item {i} of the {count} of the data set cannot be read "
                 f"({type(error).__name__}: {error})"
             ) from error
         if not isinstance(item, Sequence) or len(item) < 2:
@@ -336,13 +334,6 @@ def _of_torch(data: Any) -> Arrays:
     if not xs:
         raise DataError("the data set is empty")
     return arrays(xs, ys)
-
-
-def _length(held: Any) -> int:
-    try:
-        return len(held)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"the data set does not tell its length ({error})") from error
 
 
 def _written(held: polars.DataFrame | Arrays, folder: Path) -> Path:

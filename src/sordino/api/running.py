@@ -172,7 +172,6 @@ class Run(shown.Tabular):
 
     def _repr_html_(self) -> str:
         from sordino.report import words
-        from sordino.report.words import key_numbers
 
         drawn = [
             shown.picture(each.title, str(each.svg), each.caption) for each in self.figures()[:2]
@@ -181,7 +180,7 @@ class Run(shown.Tabular):
         return shown.page(
             self.name,
             shown.sentences([words.promise(self._folder).sentence]),
-            shown.table(("", "", ""), key_numbers(self._folder)),
+            shown.table(("", "", ""), words.key_numbers(self._folder)),
             *drawn,
             shown.sentences([where]),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from sordino.api import shown
 from sordino.api.given import FOLDER, Data, store
@@ -14,14 +14,11 @@ from sordino.core.files import write_new
 from sordino.core.run.folder import flat
 from sordino.core.study.parse import with_value
 
-if TYPE_CHECKING:
-    from sordino.core.study.base import Study as Checked
-
 Keys: TypeAlias = "Section | Mapping[str, Any] | str"
 """A table of a study: typed, as keys and values, or its name alone."""
 
 SOURCE = "study"
-_NAMED = {"data": "name", "model": "name", "method": "name"}
+_NAMED = ("data", "model", "method")
 
 
 class Study:
@@ -82,17 +79,14 @@ class Study:
         }
         table: dict[str, Any] = {"seed": seed} | ({} if name is None else {"name": name})
         table |= {key: _plain(key, value) for key, value in given.items() if value is not None}
-        checked = studies.of_table(table, source=SOURCE, modules=_folder(modules))
-        self._set(checked, modules, made=name is None)
-
-    def _set(self, checked: Checked, modules: Path | str | None, *, made: bool) -> None:
-        self._checked, self._modules = checked, _folder(modules)
-        self._made = made  # whether its name was made here, and changes with what it names
+        self._modules = None if modules is None else Path(modules)
+        self._checked = studies.of_table(table, source=SOURCE, modules=self._modules)
+        self._made = name is None  # its name was made here, and changes with what it names
 
     @classmethod
-    def _of(cls, checked: Checked, modules: Path | str | None, *, made: bool = False) -> Study:
+    def _of(cls, checked: studies.Study, modules: Path | None, *, made: bool = False) -> Study:
         found = cls.__new__(cls)
-        found._set(checked, modules, made=made)
+        found._checked, found._modules, found._made = checked, modules, made
         return found
 
     @classmethod
@@ -110,7 +104,7 @@ class Study:
         return cls._of(studies.read(place, changes, modules=beside), beside)
 
     @property
-    def checked(self) -> Checked:
+    def checked(self) -> studies.Study:
         """The study as the engine has it, a typed record of all its keys."""
         return self._checked
 
@@ -155,9 +149,7 @@ class Study:
         Raises:
             StudyError: if what comes out is no study.
         """
-        table = self._checked.model_dump(
-            mode="json", by_alias=True, exclude_none=True, exclude_unset=False
-        )
+        table = self.table
         for key, value in tables.items():
             table[key] = value if key in ("name", "seed") else _plain(key, value)
         for key, value in (changes or {}).items():
@@ -204,19 +196,8 @@ class Study:
         return shown.page(self.name, shown.table(("key", "value"), rows))
 
 
-_OF_A_SOURCE = (
-    "name",
-    "file",
-    "label",
-    "test",
-    "test_file",
-    "test_share",
-    "client_column",
-)  # person stays: who is protected does not change with the rows, unless somebody says so
-
-
-def _folder(modules: Path | str | None) -> Path | None:
-    return None if modules is None else Path(modules)
+# person stays: who is protected does not change with the rows, unless somebody says so
+_OF_A_SOURCE = ("name", "file", "label", "test", "test_file", "test_share", "client_column")
 
 
 def _plain(key: str, value: object) -> Any:
@@ -224,7 +205,7 @@ def _plain(key: str, value: object) -> Any:
     if isinstance(value, Section):
         return value.as_table()
     if isinstance(value, str) and key in _NAMED:
-        return {_NAMED[key]: value}
+        return {"name": value}
     if isinstance(value, Mapping):
         return {
             name: _plain(f"{key}.{name}", each) for name, each in value.items() if each is not None

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sordino.audit.intervals import Interval
-    from sordino.audit.lira import Inferred
     from sordino.core.study.base import Study
 
 ATTACKS = {
@@ -88,10 +87,10 @@ class AttackOptions:
         from sordino.comparison.schedule import slug
 
         if self.out is None:
-            # of "." and "..", too
-            path = self.path
-            called = "" if path is None else "-" + slug(path.resolve().name.removesuffix(".toml"))
-            return Path("runs") / f"audit{called}" / name
+            called = "audit"
+            if self.path is not None:  # "." and ".." have names, too
+                called += "-" + slug(self.path.resolve().name.removesuffix(".toml"))
+            return Path("runs") / called / name
         if self.out.is_file() and not self.out.suffix:
             raise StudyError(
                 f"{self.out}: this is a file; give --out a name that ends in .svg, or a folder"
@@ -181,26 +180,31 @@ def audit(
             )
     from sordino.api import auditing
     from sordino.audit.intervals import FORMAT, failed
+    from sordino.audit.lira import RATES
 
     study = None if path is None else options.study(path)
     picture = options.place(auditing.PICTURE)
-    with say.stoppable():
-        intervals, inferred = auditing.attacked(
-            name,
-            study,
-            picture,
-            canaries=canaries,
-            scale=scale,
-            seed=seed,
-            shadows=shadows,
-            workers=workers,
-            modules=None if path is None or path.is_dir() else path.parent,
-            progress=say.Waiting("runs are done"),
-        )
-    confidence = 1.0 - auditing.ALPHA
-    _show_intervals(intervals, confidence, used=study is not None and name != "mechanism")
+    intervals, inferred = auditing.attacked(
+        name,
+        study,
+        picture,
+        canaries=canaries,
+        scale=scale,
+        seed=seed,
+        shadows=shadows,
+        workers=workers,
+        modules=None if path is None or path.is_dir() else path.parent,
+        progress=say.Waiting("runs are done"),
+    )
+    confidence, used = 1.0 - auditing.ALPHA, study is not None and name != "mechanism"
+    _show_intervals(intervals, confidence, used=used)
     if inferred:
-        _show_membership(inferred)
+        head = ["", *(f"hits at {rate:.1%} false alarms" for rate in RATES), "area", "guesses"]
+        rows = [
+            [one.form, *(f"{rate:.2%}" for rate in one.hits), f"{one.area:.3f}", str(one.guesses)]
+            for one in inferred
+        ]
+        say.table("membership of records in runs", head, rows)
     say.result(f"Picture: {picture}")
     if inferred:
         say.result(f"Picture of hits over false alarms: {picture.with_name(auditing.ROC)}")
@@ -211,7 +215,7 @@ def audit(
                 "attack": name,
                 "seed": seed,
                 "confidence": confidence,
-                "own_examples": study is not None and name != "mechanism",
+                "own_examples": used,
                 "picture": str(picture),
                 "intervals": intervals,
                 "verdicts": [one.verdict for one in intervals],
@@ -265,14 +269,3 @@ def _show_intervals(found: Sequence[Interval], confidence: float, *, used: bool)
     say.result(NO_PROOF)
     if used:
         say.warn(A_USE)
-
-
-def _show_membership(found: Sequence[Inferred]) -> None:
-    from sordino.audit.lira import RATES
-
-    head = ["", *(f"hits at {rate:.1%} false alarms" for rate in RATES), "area", "guesses"]
-    rows = [
-        [one.form, *(f"{rate:.2%}" for rate in one.hits), f"{one.area:.3f}", str(one.guesses)]
-        for one in found
-    ]
-    say.table("membership of records in runs", head, rows)

@@ -306,10 +306,9 @@ def renew(
 def revoke(authority: Authority, name: Name) -> None:
     """Revoke all certificates so far of a site, the server or the broker."""
     from sordino.network import kit
-    from sordino.network.kit import AGREEMENT, read_agreement
 
     path = kit.revoke(authority, name, dt.datetime.now(dt.UTC))
-    admits = kit.admits(read_agreement(authority / AGREEMENT))
+    admits = kit.admits(kit.read_agreement(authority / kit.AGREEMENT))
     if name == admits:
         say.people(
             f"Send {path} to every site, for its kit (beside authority.pem)"
@@ -371,22 +370,15 @@ def proof(
     from sordino.network import proof as proofs
 
     statement = proofs.verify(run, authority, ledger)
-    epsilon = statement.epsilon if isinstance(statement.epsilon, float) else None
+    epsilon = known(statement.epsilon)
     sent = "" if statement.answers is None else f"sent {statement.answers} answers and "
-    delta = (
-        f" at delta {known(statement.delta)} ({statement.accountant})"
-        if epsilon is not None
-        else ""
+    at = f" at delta {known(statement.delta)} ({statement.accountant})"
+    told = (
+        f"The proof holds: site {statement.site} {sent}spent epsilon {say.bound(epsilon)}"
+        f"{'' if epsilon is None else at} in run {statement.run}; its ledger had "
+        f"{statement.entries} entries then. The agreement's digest is {statement.agreement}"
     )
-    say.result(
-        printable(
-            f"The proof holds: site {statement.site} {sent}spent "
-            f"epsilon {say.bound(epsilon)}{delta} in run {statement.run}; its "
-            f"ledger had {statement.entries} entries then. The agreement's "
-            f"digest is {statement.agreement}",
-            1000,
-        )
-    )
+    say.result(printable(told, 1000))
     if keep is not None:
         say.people(f"Kept in {proofs.keep(run, statement, keep)}")
     if as_json:

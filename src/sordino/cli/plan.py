@@ -109,8 +109,14 @@ def _without_study(
     from sordino import privacy
     from sordino.core.plan import ACCOUNTANTS
 
-    _check(target, delta, rate, sigma, steps)
-    privacy.accountant(accountant)  # an unknown name is refused before anything is computed
+    if steps is not None and steps < 1:
+        raise StudyError(f"--steps must be at least 1; got {steps}")
+    if sigma is not None and not (sigma > 0 and math.isfinite(sigma)):
+        raise StudyError(
+            "--noise-multiplier must be a positive number for a finite epsilon; got "
+            f"{sigma:g}. Leave it out and give --steps to calibrate"
+        )
+    privacy.Budget(target, delta, accountant)  # what is none is refused before any computation
     if sigma is None:
         assert steps is not None
         if math.isinf(target):
@@ -147,27 +153,6 @@ def _without_study(
     )
 
 
-def _check(
-    epsilon: float, delta: float, rate: float, sigma: float | None, steps: int | None
-) -> None:
-    if not epsilon > 0:
-        raise StudyError(f"--epsilon must be positive; got {epsilon}")
-    if not 0 < delta < 1:
-        raise StudyError(
-            "--delta must lie between 0 and 1, below one over the number of examples; got "
-            f"{delta:g}"
-        )
-    if not 0 < rate <= 1:
-        raise StudyError(f"--sampling-rate must lie in (0, 1]; got {rate:g}")
-    if sigma is not None and not (sigma > 0 and math.isfinite(sigma)):
-        raise StudyError(
-            "--noise-multiplier must be a positive number for a finite epsilon; got "
-            f"{sigma:g}. Leave it out and give --steps to calibrate"
-        )
-    if steps is not None and steps < 1:
-        raise StudyError(f"--steps must be at least 1; got {steps}")
-
-
 def _show_paragraphs(paragraphs: Sequence[Paragraph]) -> None:
     """Sentences and tables, for people."""
     for each in paragraphs:
@@ -178,20 +163,16 @@ def _show_paragraphs(paragraphs: Sequence[Paragraph]) -> None:
 
 
 def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
+    from sordino.clients import evaluation
+    from sordino.clients.study import HorizontalStudy
     from sordino.core import regimes
     from sordino.core.statements import uncovered
+    from sordino.core.study.base import tuned_sentence
 
-    units = "persons" if study.clips_persons else "examples"
-    held = (
-        f", {len(sizes)} clients"
-        + (
-            ""
-            if getattr(study, "hides_sizes", False)
-            else f" of {min(sizes)} to {max(sizes)} {units}"
-        )
-        if sizes
-        else ""
-    )
+    held = f", {len(sizes)} clients" if sizes else ""
+    if sizes and not getattr(study, "hides_sizes", False):
+        units = "persons" if study.clips_persons else "examples"
+        held += f" of {min(sizes)} to {max(sizes)} {units}"
     say.result(f"{study.name}: {study.method.name}{held}")
     if study.of_persons:
         say.result("protected: each person, with all their examples (data.person)")
@@ -200,10 +181,15 @@ def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
     for warning in uncovered(study):
         say.alarm(f"NOT COVERED: {warning}")
     if study.tuned is not None:
-        from sordino.core.study.base import tuned_sentence
-
         say.result(f"tuned: {tuned_sentence(study.tuned, study.privacy.accountant)}")
-    _show_test(study)
+    for remark in regimes.of(study).remarks(study):
+        say.result(f"test: {remark}")
+    if isinstance(study, HorizontalStudy) and study.data.testing == "private share":
+        mechanism, budget, times = evaluation.priced(study)
+        say.result(
+            f"      {times} evaluations within epsilon {say.bound(budget.epsilon)}: noise "
+            f"{mechanism.noise_multiplier:.4g} on the number of right answers"
+        )
     _show_left(priced)
     _show_paragraphs(regimes.of(study).told(study, priced))
     if priced.gradients:
@@ -212,38 +198,19 @@ def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
         say.result(f"{priced.disk}")
 
 
-def _show_test(study: Study) -> None:
-    """Show the test set, where it is a user's own file."""
-    from sordino.clients.evaluation import priced
-    from sordino.clients.study import HorizontalStudy
-    from sordino.core import regimes
-
-    for remark in regimes.of(study).remarks(study):
-        say.result(f"test: {remark}")
-    if isinstance(study, HorizontalStudy) and study.data.testing == "private share":
-        mechanism, budget, times = priced(study)
-        say.result(
-            f"      {times} evaluations within epsilon {say.bound(budget.epsilon)}: noise "
-            f"{mechanism.noise_multiplier:.4g} on the number of right answers"
-        )
-
-
 def _show_left(priced: Plan) -> None:
     """Show the budget that ledgers of the data have left, the least first."""
     if not priced.left:
         return
     ordered = sorted(priced.left, key=lambda each: each.rank)
-    rows = [
-        [each.called, say.bound(each.spent), say.number(each.steps, 10)]
-        for each in ordered[:MOST_CLIENTS]
-    ]
-    more = (
-        "" if len(ordered) <= MOST_CLIENTS else f"; {len(ordered) - MOST_CLIENTS} more have no less"
-    )
+    more = len(ordered) - MOST_CLIENTS
     say.table(
-        f"What the data's ledgers have left{more}",
+        "What the data's ledgers have left" + (f"; {more} more have no less" if more > 0 else ""),
         ["client", "epsilon spent", "still pays for"],
-        rows,
+        [
+            [each.called, say.bound(each.spent), say.number(each.steps, 10)]
+            for each in ordered[:MOST_CLIENTS]
+        ],
     )
 
 
@@ -349,7 +316,16 @@ def keys(
         say.machine(found)
     elif len(found) <= 2:
         for each in found:
-            _show_key(each)
+            say.result(f"{each.key}: {each.about}")
+            for name, value in (
+                ("type", each.type),
+                ("default", _default(each)),
+                ("bounds", each.bounds),
+                ("regimes", ", ".join(each.regimes)),
+                ("only for", ", ".join(each.only)),
+            ):
+                if value:
+                    say.result(f"  {name}: {value}")
     else:
         say.table(
             "Keys of a study",
@@ -372,20 +348,6 @@ def _default(key: Key) -> str:
     return key.default or ("needed" if key.needed else "-")
 
 
-def _show_key(key: Key) -> None:
-    """All that is known of one key."""
-    say.result(f"{key.key}: {key.about}")
-    for name, value in (
-        ("type", key.type),
-        ("default", _default(key)),
-        ("bounds", key.bounds),
-        ("regimes", ", ".join(key.regimes)),
-        ("only for", ", ".join(key.only)),
-    ):
-        if value:
-            say.result(f"  {name}: {value}")
-
-
 @data.command("list")
 def list_data(as_json: AsJson = False) -> None:
     """List the known data sets and where each was found."""
@@ -399,7 +361,7 @@ def list_data(as_json: AsJson = False) -> None:
         say.machine({name: None if path is None else str(path) for name, path in found.items()})
         return
     rows = [
-        [name, "not here; see `sordino data find " + name + "`" if path is None else str(path)]
+        [name, str(path or f"not here; see `sordino data find {name}`")]
         for name, path in found.items()
     ]
     say.table("Data sets", ["name", "where"], rows)

@@ -94,6 +94,7 @@ def run(
     from sordino.core import regimes
     from sordino.core import study as studies
     from sordino.core.run import session
+    from sordino.core.study.base import refuse_repeated, tuned_sentence
     from sordino.live.observers import observed
 
     if study is not None:
@@ -115,7 +116,9 @@ def run(
         else:
             assert study is not None
             asked = studies.read(study, change or (), modules=modules)
-            _say_tuned(asked)
+            refuse_repeated(asked.tuned)
+            if asked.tuned is not None:
+                say.people(f"tuned: {tuned_sentence(asked.tuned, asked.privacy.accountant)}")
             outcome = session.begin(asked, out, seen.row, seen.begin, build=build)
         if group is not None:  # the report needs none
             group.close()
@@ -123,19 +126,6 @@ def run(
         concluded(outcome)  # while the live page is still there, which goes on to the report
     if as_json:
         say.machine(outcome)
-
-
-def _say_tuned(study: Study) -> None:
-    """Say where constants come from.
-
-    Raises:
-        StudyError: if they were chosen on the private data, for a run that was released already.
-    """
-    from sordino.core.study.base import refuse_repeated, tuned_sentence
-
-    refuse_repeated(study.tuned)
-    if study.tuned is not None:
-        say.people(f"tuned: {tuned_sentence(study.tuned, study.privacy.accountant)}")
 
 
 def record(
@@ -286,18 +276,12 @@ def _show_comparison(comparison: Comparison) -> None:
         say.alarm("NOT PRIVATE AS CLAIMED: " + " ".join(comparison.overclaims))
     elif comparison.overclaims:
         say.warn(" ".join(comparison.overclaims))
-    studies = tables.studies(comparison)
-    say.table(studies.title, studies.head, studies.rows)
-    beside = tables.reported(comparison)
-    if beside.rows:
-        say.table(beside.title, beside.head, beside.rows)
-    found = tables.differences(comparison)
+    for shown in (tables.studies(comparison), tables.reported(comparison)):
+        if shown.rows:
+            say.table(shown.title, shown.head, shown.rows)
+    found, first = tables.differences(comparison), comparison.members[0].side.label
     if found.rows:
-        say.table(
-            f"Differences to {comparison.members[0].side.label}, with the same seed",
-            found.head,
-            found.rows,
-        )
+        say.table(f"Differences to {first}, with the same seed", found.head, found.rows)
         for verdict, unequal in tables.verdicts(comparison):
             say.result(" ".join(filter(None, (verdict, unequal))))
     for warning in comparison.warnings:
@@ -324,6 +308,7 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write report.html of a run again, or write one page that compares several runs."""
+    from sordino.core.run.folder import about_of
     from sordino.core.run.reading import load
     from sordino.report import write, write_comparison
     from sordino.report.page import write_figures
@@ -332,11 +317,8 @@ def report(
     if figures is not None and (len(runs) > 1 or out is not None):
         raise StudyError("--figures is for one run, and makes no page: leave out --out")
 
-    if modules is not None:
-        from sordino.core.run.folder import about_of
-
-        for folder in runs:
-            about_of(folder, modules)
+    for folder in runs if modules is not None else ():
+        about_of(folder, modules)
     if figures is not None:
         files = write_figures(runs[0], figures, kind)
         for file in files:
@@ -344,11 +326,8 @@ def report(
         if as_json:
             say.machine({"figures": [str(file) for file in files]})
         return
-    page = (
-        write(runs[0])
-        if len(runs) == 1 and out is None
-        else write_comparison(runs, out or Path("comparison.html"))
-    )
+    alone = len(runs) == 1 and out is None
+    page = write(runs[0]) if alone else write_comparison(runs, out or Path("comparison.html"))
     for folder in runs:
         if damaged := load(folder).damaged:
             say.warn(f"{folder}: {ends_early(damaged)}")

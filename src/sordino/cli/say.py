@@ -136,9 +136,8 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Non
         )
         drawn.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        drawn.add_row(
-            *(Text(shown(cell)) for cell in row)
-        )  # names come from files: square brackets are no markup
+        # names come from files: square brackets are no markup
+        drawn.add_row(*(Text(shown(cell)) for cell in row))
     stream = _results()
     width = None if stream.isatty() else 120
     console = Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
@@ -195,19 +194,16 @@ def failed(error: BaseException) -> int:
     if lines is None and failure is None:
         raise error
     text, status = failure or ("", 1)
+    # words that may depend on private rows
+    causes = [each for each in (error, error.__cause__) if each is not None]
+    private = any(isinstance(each, PRIVATE) or modules.raised(each) for each in causes)
     if lines is None:
         people(f"sordino: {text}")
-    elif failure is None or _private(error):
+    elif failure is None or private:
         lines.error(f"{type(error).__name__}: without --log-format the same command says more")
     else:
         lines.error(text)
     return status
-
-
-def _private(error: BaseException) -> bool:
-    """Tell whether the words of an error may depend on private rows."""
-    causes = [each for each in (error, error.__cause__) if each is not None]
-    return any(isinstance(each, PRIVATE) or modules.raised(each) for each in causes)
 
 
 def _failure(error: BaseException) -> tuple[str, int] | None:

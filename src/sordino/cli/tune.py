@@ -110,8 +110,7 @@ def tune(
     from sordino.tune import public
 
     target = _free(out, found[0].study)
-    usual = Path("runs") / f"tune-{slug(found[0].study.name)}-on-{slug(on)}"
-    folder = usual if runs is None else runs
+    folder = runs or Path("runs") / f"tune-{slug(found[0].study.name)}-on-{slug(on)}"
     tasks = public.trials(found, path, on, folder, count, declared=declared, only_plan=only_plan)
     tell = say.result if only_plan else say.people
     tell(f"{len(found)} candidates, {len(tasks)} trials on public data ({on}): no privacy is spent")
@@ -222,11 +221,10 @@ def _privately(
         write_report(run)
     private.ageless(out)
     if run is None:
-        say.result(private.NOBODY)
+        say.result("no trial was drawn: nothing is released, and the price stays charged")
     else:
         values = ", ".join(f"{key} = {value}" for key, value in (done.chosen or {}).items())
         say.result(f"chosen: {values}. The run: {run}")
         say.result(f"Report: {run / PAGE}")
     if as_json:
-        where = None if run is None else str(run)
-        say.machine({**numbers, "chosen": done.chosen, "run": where})
+        say.machine({**numbers, "chosen": done.chosen, "run": run and str(run)})

@@ -381,21 +381,16 @@ def inequalities(first: Member, other: Member, at: At) -> list[str]:
     if study.protected != against.protected:
         return [f"not at equal privacy: unit {study.protected} against {against.protected}"]
     a, b = against.privacy, study.privacy
-    found = (
-        []
-        if a.unit == "none" or a.delta == b.delta
-        else [f"not at equal privacy: delta {b.delta:g} against {a.delta:g}"]
-    )
+    found = []
+    if a.unit != "none" and a.delta != b.delta:
+        found.append(f"not at equal privacy: delta {b.delta:g} against {a.delta:g}")
     if len({getattr(each, "epsilons", None) for each in (a, b)}) > 1:
         found.append("not at equal privacy: clients have other epsilons")
     one, two = first.at(at), other.at(at)
     if one is not None and two is not None and not math.isclose(one, two, rel_tol=EQUAL):
-        same = (
-            " of the same budget"
-            if a.epsilon == b.epsilon and math.isfinite(one) and math.isfinite(two)
-            else ""
-        )
-        found.append(f"not at equal privacy: epsilon {bound(two)} against {bound(one)}{same}")
+        same = a.epsilon == b.epsilon and math.isfinite(one) and math.isfinite(two)
+        told = f"epsilon {bound(two)} against {bound(one)}{' of the same budget' * same}"
+        found.append(f"not at equal privacy: {told}")
     return found
 
 

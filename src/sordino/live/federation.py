@@ -17,7 +17,7 @@ import msgspec
 from sordino.base.errors import StudyError
 from sordino.base.files import MIB, read_below, readable
 from sordino.base.frozen import Frozen
-from sordino.core.records import Count, Maybe, Real
+from sordino.core.records import Count, Maybe, Real, known
 from sordino.live.loopback import Answer, Loopback
 from sordino.report.page import template
 
@@ -144,8 +144,7 @@ def rows(status: Status) -> Sequence[tuple[str, ...]]:
 def _epsilon(site: SiteStatus) -> str:
     from sordino.privacy.rounding import epsilon_text
 
-    spent = site.epsilon if isinstance(site.epsilon, float | int) else None
-    limit = site.limit if isinstance(site.limit, float | int) else None
+    spent, limit = known(site.epsilon), known(site.limit)
     return "no promise" if limit is None else f"{epsilon_text(spent)} of {epsilon_text(limit)}"
 
 

@@ -68,10 +68,10 @@ class Follower:
         if self._fresh:  # of what stood there before, nobody saw how long it took
             self.seen.count()
             self._fresh = False
-        done = self.about.status == "done"
-        if not done:
+        if not self.done:
             self.about = read_about(self.folder)
-        return written or done != (self.about.status == "done")
+            written = written or self.done
+        return written
 
     def _read(self, log: BinaryIO, size: int) -> bool:
         """Take the lines up to ``size``; says whether there was a whole one."""
@@ -99,9 +99,8 @@ class Follower:
         if self._kept % self._every:
             return
         numbers = [number(known(row.round)), number(row.accuracy), number(row.epsilon)]
-        self.points.append(
-            [None if each is None or not math.isfinite(each) else each for each in numbers]
-        )
+        finite = [each if each is not None and math.isfinite(each) else None for each in numbers]
+        self.points.append(finite)
         if len(self.points) > MOST_POINTS:
             self.points, self._every = self.points[::-2][::-1], 2 * self._every
 
@@ -109,11 +108,6 @@ class Follower:
     def done(self) -> bool:
         """Return whether the run has ended."""
         return self.about.status == "done"
-
-    @property
-    def left(self) -> float | None:
-        """Seconds left, if the run goes on as fast as it was seen to."""
-        return None if self.done else self.seen.left()
 
     def state(self) -> dict[str, Any]:
         """Return the state of the page as JSON."""
@@ -136,25 +130,20 @@ class Follower:
 def events(folder: Path, over: Callable[[], bool]) -> Iterator[bytes]:
     """Server-sent events of a run until it has ended, or what follows it is ``over``."""
     try:
-        follower = Follower(folder)
-        follower.look()
-        yield _event(follower)
-        beat = time.monotonic()
-        while not (follower.done or over()):
-            time.sleep(EVERY)
+        follower, told = Follower(folder), -math.inf  # the first look is told of, whatever it saw
+        while True:
             now = time.monotonic()
-            if follower.look():
-                yield _event(follower)
-                beat = now
-            elif now - beat > BEAT:
+            if follower.look() or math.isinf(told):
+                yield f"data: {dumped(follower.state())}\n\n".encode()
+                told = now
+            elif now - told > BEAT:
                 yield b": still there\n\n"
-                beat = now
+                told = now
+            if follower.done or over():
+                return
+            time.sleep(EVERY)
     except StudyError as error:  # the folder was taken away
         yield f"event: gone\ndata: {dumped(str(error))}\n\n".encode()
-
-
-def _event(follower: Follower) -> bytes:
-    return f"data: {dumped(follower.state())}\n\n".encode()
 
 
 HOME = Path(__file__).parent

@@ -104,15 +104,10 @@ def svg(
     if table is not None:
         numbers["table"] = table
     told = json.dumps(numbers, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    title = (
-        f"\n <title>{escape(clean(label))}</title>"
-        f"\n <metadata>{escape(clean(told, len(told)))}</metadata>"
-    )
+    named, drawing = text.removeprefix("<svg ").split(">", 1)
     return (
-        re.sub(
-            r"<svg ([^>]*)>", lambda found: f'<svg role="img" {found[1]}>{title}', text, count=1
-        ).rstrip()
-        + "\n"
+        f'<svg role="img" {named}>\n <title>{escape(clean(label))}</title>'
+        f"\n <metadata>{escape(clean(told, len(told)))}</metadata>{drawing.rstrip()}\n"
     )
 
 

@@ -422,8 +422,8 @@ def logarithmic(axis: Axes, low: float, high: float, which: str = "y") -> None:
     ruler.set_minor_locator(NullLocator())
 
 
-def ticks(low: float, high: float, most: int = 7) -> list[float]:
-    """Round numbers for a logarithmic axis.
+def ticks(low: float, high: float) -> list[float]:
+    """Round numbers for a logarithmic axis, seven at most.
 
     >>> ticks(0.02, 3.0), ticks(900, 2100), ticks(1e-6, 1e6)
     ([0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0], [1000.0, 1200.0, 1500.0, 2000.0], [1e-06, 0.0001, 0.01,
@@ -439,9 +439,9 @@ def ticks(low: float, high: float, most: int = 7) -> list[float]:
     ):
         found = [float(f"{part:g}e{decade}") for decade in decades for part in parts]
         found = [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
-        if len(found) <= most:
+        if len(found) <= 7:
             return found
-    return found[:: math.ceil(len(found) / most)]
+    return found[:: math.ceil(len(found) / 7)]
 
 
 MOST_ROWS = 60

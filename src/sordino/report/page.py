@@ -21,7 +21,7 @@ from typing import Any
 from sordino.base.files import there
 from sordino.core import regimes
 from sordino.core.files import locked, replace_file, said_clearly
-from sordino.core.records import OfClass, Owners, at, known, number, plain
+from sordino.core.records import Owners, at, known, number, plain
 from sordino.core.run.reading import Run, load
 from sordino.core.statements import Course, Figure, Matrix, Panel, Series, look
 from sordino.report import words
@@ -142,14 +142,10 @@ def write_figures(folder: Path, out: Path, kind: str) -> list[Path]:
 
 def picture_of(figure: Figure | Matrix) -> Picture:
     """Return a figure as a page shows it."""
-    return Picture(figure.title, markup(draw(figure)), figure.caption, figure.remark)
-
-
-def markup(picture: str) -> Any:
-    """The SVG that we drew ourselves, marked as safe to embed."""
     from markupsafe import Markup
 
-    return Markup(inline(picture))
+    safe = Markup(inline(draw(figure)))  # we drew it ourselves
+    return Picture(figure.title, safe, figure.caption, figure.remark)
 
 
 # Quality of the model that a run hands out, as it suits the task
@@ -204,19 +200,20 @@ def model_courses(run: Run) -> Iterator[Course]:
         yield Course(
             "By class",
             head=("class", "test rows", "precision", "recall", "F1", "ROC area"),
-            rows=[_of_class(each) for each in classes],
+            rows=[
+                (
+                    clean(known(each.name) or "", 60),
+                    str(known(each.rows)),
+                    *(
+                        words.percent(number(share))
+                        for share in (each.precision, each.recall, each.f1, each.auroc)
+                    ),
+                )
+                for each in classes
+            ],
         )
     if (clients := known(found.clients)) is not None:
         yield _served(run, clients)
-
-
-def _of_class(each: OfClass) -> tuple[str, ...]:
-    shares = (each.precision, each.recall, each.f1, each.auroc)
-    return (
-        clean(known(each.name) or "", 60),
-        str(known(each.rows)),
-        *(words.percent(number(share)) for share in shares),
-    )
 
 
 def _served(run: Run, found: Owners) -> Course:

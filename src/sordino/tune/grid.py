@@ -49,7 +49,8 @@ def candidates(path: Path, changes: Sequence[str], vary: Sequence[str]) -> list[
     """The whole grid, checked; nothing of any data is read.
 
     Raises:
-        StudyError: for a key that may not be tuned, a study that is none, or a grid of one.
+        StudyError: for a key that may not be tuned, a study that is none, labels that are numbers,
+            or a grid of one.
     """
     for asked in vary:
         _refuse(asked.partition("=")[0].strip())
@@ -62,8 +63,13 @@ def candidates(path: Path, changes: Sequence[str], vary: Sequence[str]) -> list[
         except StudyError as error:
             wrong.append(str(error))
             continue
-        refuse_numbers(study)
-        chosen = {key: value(study, key) for key, _, _ in (each.partition("=") for each in varied)}
+        if study.data.span is not None:
+            raise StudyError(
+                "data.target = 'number': candidates are told apart by accuracy, and labels are "
+                "numbers. Compare runs by their error (`sordino report`), on public data"
+            )
+        keys, table = [each.partition("=")[0] for each in varied], study.as_table()
+        chosen = {key: below(table, *key.split(".")) for key in keys}
         found.append(Candidate(title(varied), chosen, study))
     if wrong:
         raise StudyError("\n".join(dict.fromkeys(wrong)))
@@ -78,9 +84,12 @@ def candidates(path: Path, changes: Sequence[str], vary: Sequence[str]) -> list[
 
 
 def _refuse(key: str) -> None:
-    if any(key == known or (known[-1] == "." and key.startswith(known)) for known in TUNABLE):
-        return
-    if key.startswith(("privacy.mechanism.", "data.features.")):
+    inside = (
+        *(each for each in TUNABLE if each[-1] == "."),
+        "privacy.mechanism.",
+        "data.features.",
+    )
+    if key in TUNABLE or key.startswith(inside):
         return
     why = (
         "changes what is promised, and not only how well the study learns"
@@ -116,24 +125,6 @@ def horizontal(study: studies.Study, path: Path) -> HorizontalStudy:
             "'sound'"
         )
     return study
-
-
-def value(study: studies.Study, key: str) -> Any:
-    """Return the value of a study under a dotted key, as tables hold it."""
-    return below(study.as_table(), *key.split("."))
-
-
-def refuse_numbers(study: HorizontalStudy) -> None:
-    """Refuse a study whose candidates no accuracy tells apart.
-
-    Raises:
-        StudyError: if its labels are numbers.
-    """
-    if study.data.span is not None:
-        raise StudyError(
-            "data.target = 'number': candidates are told apart by accuracy, and labels are "
-            "numbers. Compare runs by their error (`sordino report`), on public data"
-        )
 
 
 def again(study: HorizontalStudy, told: str, **sections: Mapping[str, Any]) -> HorizontalStudy:

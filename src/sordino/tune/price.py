@@ -104,7 +104,6 @@ def price(
         Selected(own[0] if len(own) == 1 else Composed(tuple(own)), trials) for own in parts
     )
     delta, rows = first.privacy.delta or 0.0, first.rows_at_once
-    plain = calibrated(first).privacy.noise_multiplier
     return Price(
         studies=studies,
         grid=tuple(grid),
@@ -122,7 +121,7 @@ def price(
             for history in set(each)
         ),
         noise=studies[0].privacy.noise_multiplier or 0.0,
-        without=plain or 0.0,
+        without=calibrated(first).privacy.noise_multiplier or 0.0,
         missed=missed(trials, len(candidates)),
     )
 
@@ -172,14 +171,11 @@ def measured(study: HorizontalStudy) -> str:
         return PAID
     if study.data.testing != "none":
         return TEST
+    own = ": what data.client_validation sets aside is the clients' own"
     raise StudyError(
         "no model of this study is measured on anything that is public or paid for"
-        + (
-            ": what data.client_validation sets aside is the clients' own"
-            if study.data.client_validation
-            else ""
-        )
-        + ". Give data.validation, a public data.test, or data.test = 'private share'"
+        f"{own if study.data.client_validation else ''}. Give data.validation, a public "
+        "data.test, or data.test = 'private share'"
     )
 
 

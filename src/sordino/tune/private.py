@@ -57,7 +57,6 @@ ENDED = bytes(32)  # in the place of the key: all trials are done
 AGAIN = "give the same command again to go on with the tuning"
 AGE = 315_532_800.0
 """The age of all files in the end: the first second of 1980, which every archive can hold."""
-NOBODY = "no trial was drawn: nothing is released, and the price stays charged"
 
 
 class TuningNote(Frozen, kw_only=True):
@@ -182,7 +181,7 @@ def _name(key: bytes) -> str:
 def _asked(price: Price) -> str:
     said = [studies.write(study) for study in price.studies]
     said += [price.law, repr(price.trials), price.measure]
-    said += [str(sorted(environment(study).items())) for study in price.studies[:1]]
+    said.append(str(sorted(environment(price.studies[0]).items())))
     return hashlib.sha256("\n".join(said).encode()).hexdigest()
 
 
@@ -268,11 +267,9 @@ def _charges(
 
 def _trials(price: Price, hidden: Path, key: bytes) -> _State:
     """Run what is left to run; how it came out is known in ``hidden`` only."""
-    state = (
-        msgspec.json.decode(read_below(hidden, STATE), type=_State)
-        if there(hidden, STATE)
-        else _State()
-    )
+    state = _State()
+    if there(hidden, STATE):
+        state = msgspec.json.decode(read_below(hidden, STATE), type=_State)
     if key == ENDED:
         return state
     entropy = System(key)
@@ -308,10 +305,9 @@ def _score(price: Price, study: Study, folder: Path, build: PrepareRun) -> float
     else:
         session.begin(study, folder, _nobody, _nobody, build=build, again=AGAIN)
     run = load(folder)
+    found = run.accuracy
     if price.measure == VALIDATION:
         found = next(iter(reversed(run.values("validation"))), None)
-    else:
-        found = run.accuracy
     return found if found is not None and math.isfinite(found) else None
 
 

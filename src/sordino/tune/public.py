@@ -41,7 +41,9 @@ MEASURE = "accuracy of the final model on the test set of the public data"
 VALIDATION = "validation"
 RULES = ("target", "label_range", "classes", "categories", "unknown", "ranges", "missing")
 """Keys of ``[data]`` that are about the columns of a file."""
-PLAIN = dict.fromkeys(("test_share", "test_file", "client_column", "person", "person_rows"))
+PLAIN: dict[str, Any] = dict.fromkeys(
+    ("test_share", "test_file", "client_column", "person", "person_rows")
+)
 """Keys of ``[data]`` about whose rows there are and which are for testing, left out."""
 ALONE = {"ledger": "run", "entropy": "seed", "evaluation_epsilon": None}
 
@@ -71,9 +73,8 @@ def moved(study: HorizontalStudy, on: str, declared: bool) -> HorizontalStudy:
     Raises:
         StudyError: if there is no such data, or it is the study's own.
     """
-    own, file = study.data, None
-    if not _is_named(on):
-        file = Path(on)
+    own, file = study.data, None if _is_named(on) else Path(on)
+    if file is not None:
         _refuse_file(study, file, on)
     elif own.name == on or (own.name and sets.named(own.name) == sets.named(on) is not None):
         raise StudyError(
@@ -85,13 +86,13 @@ def moved(study: HorizontalStudy, on: str, declared: bool) -> HorizontalStudy:
             f"--on {on}: every row of it would be used without any protection. Say that they are "
             "public with --declared-public"
         )
-    inside = file is not None and file.suffix.lower() == ".npz" and has_test(str(file))
-    data: dict[str, Any] = {"name": on, "file": None, "test": None, **dict.fromkeys(RULES)}
+    data = PLAIN | {"name": on, "file": None, "test": None, **dict.fromkeys(RULES)}
     if file is not None:
+        inside = file.suffix.lower() == ".npz" and has_test(str(file))
         test = "file" if inside else "public share"
-        data = {"name": None, "file": str(file.absolute()), "test": test}
-    whose = {} if file is None else _persons_in(file, own, on)
-    return again(study, f"--on {on}", data=_dealt(study, data | PLAIN | whose), privacy=ALONE)
+        data = PLAIN | {"name": None, "file": str(file.absolute()), "test": test}
+        data |= _persons_in(file, own, on)
+    return again(study, f"--on {on}", data=_dealt(study, data), privacy=ALONE)
 
 
 def _persons_in(file: Path, own: Data, on: str) -> dict[str, Any]:
@@ -259,7 +260,7 @@ def called(on: str) -> str:
 
 def _dealt(study: HorizontalStudy, data: dict[str, Any]) -> dict[str, Any]:
     """Public data has no column that says whose an example is."""
-    return {**data, **({"partition": {"kind": "iid"}} if study.data.partition.by_column else {})}
+    return data | ({"partition": {"kind": "iid"}} if study.data.partition.by_column else {})
 
 
 def _refuse_file(study: HorizontalStudy, file: Path, on: str) -> None:
@@ -331,13 +332,12 @@ def scored(tasks: Sequence[Task], failed: Mapping[Task, str]) -> list[Scored]:
     by_label: dict[str, tuple[list[float], list[str]]] = {}
     for task in tasks:
         values, why = by_label.setdefault(task.side.label, ([], []))
-        accuracy = None if task in failed else load(task.folder).accuracy
         if task in failed:
             why.append(f"seed {task.seed}: {failed[task]}")
-        elif accuracy is None or not math.isfinite(accuracy):
+        elif (found := load(task.folder).accuracy) is None or not math.isfinite(found):
             why.append(f"seed {task.seed}: no accuracy was measured")
         else:
-            values.append(accuracy)
+            values.append(found)
     return [Scored(label, tuple(each), tuple(why)) for label, (each, why) in by_label.items()]
 
 

@@ -207,11 +207,11 @@ def test_a_log_that_was_cut_is_read_again(run: Path) -> None:
     clock = [0.0]
     follower = Follower(run, lambda: clock[0])
     follower.look()
-    assert follower.left is None
+    assert follower.seen.left() is None
     clock[0] = 10.0
     append(run, row(3) + row(4))
     assert follower.look()
-    assert follower.left == pytest.approx(20.0)  # two of eight rounds in ten seconds
+    assert follower.seen.left() == pytest.approx(20.0)  # two of eight rounds in ten seconds
     (run / "rounds.jsonl").write_text(row(1))
     assert follower.look()
     assert follower.points == [[1, 0.1, 0.25]]
