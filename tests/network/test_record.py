@@ -19,7 +19,7 @@ import sordino as so
 from federations import Federation
 from sordino.base.errors import LedgerError, StudyError
 from sordino.deployment import check, document
-from sordino.deployment.questions import QUESTIONS, template
+from sordino.deployment.document import QUESTIONS, blank_answers
 from sordino.network import certificates, kit, proof
 from sordino.network.site import JoinOptions, opened
 
@@ -331,7 +331,7 @@ def test_nothing_private_means_no_guarantee(tmp_path: Path) -> None:
 
 def test_questions_are_a_file_to_fill_in(tmp_path: Path) -> None:
     shown = command.sordino(tmp_path, "record", "--questions")
-    assert shown.stdout == template()
+    assert shown.stdout == blank_answers()
     assert all(f'\n{key} = ""' in shown.stdout for key in QUESTIONS)
     (tmp_path / "a.toml").write_text(shown.stdout.replace('sector = ""', 'sector = "Bank"'))
     refused = command.sordino(tmp_path, "record", ".", "--answers", "a.toml")

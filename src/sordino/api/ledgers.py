@@ -84,8 +84,7 @@ class Ledger(shown.Tabular):
         Raises:
             LedgerError, StudyError: if there is none, or its chain is broken.
         """
-        found = places(Path(path))
-        return cls([privacy.Ledger.open(each, readonly=readonly) for each in found])
+        return cls([privacy.Ledger.open(each, readonly=readonly) for each in places(Path(path))])
 
     @classmethod
     def create(cls, path: Path | str, units: Mapping[str, str] | Sequence[str]) -> Ledger:

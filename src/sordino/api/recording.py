@@ -9,7 +9,7 @@ from pathlib import Path
 from sordino.base.errors import StudyError
 from sordino.base.modules import nothing_new
 from sordino.core.files import said_clearly
-from sordino.deployment import check, document, facts, questions
+from sordino.deployment import check, document, facts
 from sordino.deployment.document import Record
 from sordino.network import proof as proofs
 from sordino.network.kit import AGREEMENT, Agreed
@@ -36,7 +36,7 @@ def record(
 
     Args:
         folder: of a run that has ended, at a server, at a site, or of a simulation.
-        answers: a TOML file with what no program knows (:func:`.questions.template`).
+        answers: a TOML file with what no program knows (:func:`.document.blank_answers`).
         kit: of the server or the site whose run this is. Its key signs the record. Default: the
             folder around ``folder``, where that is a kit.
         proofs_of: folders with the ``proof.json`` of sites. Default: those that the server's run
@@ -63,7 +63,7 @@ def record(
             given = [run] if (run / proofs.NAME).is_file() else proofs.kept(run)
         authority = home / "authority.pem"
         proved = [(each, proofs.read(each), proofs.verify(each, authority)) for each in given]
-        said = questions.Answers() if answers is None else questions.read(Path(answers))
+        said = document.Answers() if answers is None else document.read_answers(Path(answers))
         attacks = () if audit is None else facts.read_attacks(Path(audit))
         made = facts.made(run, said, proved, agreed, code, attacks)
         if agreed is not None:

@@ -116,12 +116,11 @@ def verify(
     if run.suffix == ".yaml":
         _verify_record(run, authority, as_json)
         return
-    from sordino.core.run.verify import verdict_record
-    from sordino.core.run.verify import verify as look
+    from sordino.core.run import verify as verifying
 
-    verdict = look(run, digest=digest, seconds=seconds)
+    verdict = verifying.verify(run, digest=digest, seconds=seconds)
     if as_json:
-        say.machine(verdict_record(verdict))
+        say.machine(verifying.verdict_record(verdict))
     else:
         _show_verdict(verdict)
     if verdict.problems:

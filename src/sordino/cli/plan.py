@@ -128,11 +128,9 @@ def _without_study(
     asked = (accountant,) if as_json else ACCOUNTANTS
     most = {name: privacy.Budget(target, delta, name).remaining_steps(event, ()) for name in asked}
     taken = steps if steps is not None else most[accountant]
-    spent = (
-        math.inf
-        if taken is None
-        else privacy.epsilon_after(event, [taken], delta=delta, accountant=accountant)[0]
-    )
+    spent = math.inf
+    if taken is not None:
+        spent = privacy.epsilon_after(event, [taken], delta=delta, accountant=accountant)[0]
     if as_json:
         say.machine(
             {
@@ -190,28 +188,22 @@ def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
             f"      {times} evaluations within epsilon {say.bound(budget.epsilon)}: noise "
             f"{mechanism.noise_multiplier:.4g} on the number of right answers"
         )
-    _show_left(priced)
+    if priced.left:  # of ledgers of the data, the least first
+        ordered = sorted(priced.left, key=lambda each: each.rank)
+        more = len(ordered) - MOST_CLIENTS
+        say.table(
+            "What the data's ledgers have left" + (f"; {more} more have no less" * (more > 0)),
+            ["client", "epsilon spent", "still pays for"],
+            [
+                [each.called, say.bound(each.spent), say.number(each.steps, 10)]
+                for each in ordered[:MOST_CLIENTS]
+            ],
+        )
     _show_paragraphs(regimes.of(study).told(study, priced))
     if priced.gradients:
         say.result(f"gradients of single examples: {priced.gradients}")
     if priced.disk is not None:
         say.result(f"{priced.disk}")
-
-
-def _show_left(priced: Plan) -> None:
-    """Show the budget that ledgers of the data have left, the least first."""
-    if not priced.left:
-        return
-    ordered = sorted(priced.left, key=lambda each: each.rank)
-    more = len(ordered) - MOST_CLIENTS
-    say.table(
-        "What the data's ledgers have left" + (f"; {more} more have no less" if more > 0 else ""),
-        ["client", "epsilon spent", "still pays for"],
-        [
-            [each.called, say.bound(each.spent), say.number(each.steps, 10)]
-            for each in ordered[:MOST_CLIENTS]
-        ],
-    )
 
 
 def methods(as_json: AsJson = False) -> None:
@@ -468,8 +460,7 @@ def partition(
         from sordino.core.files import replace_file
         from sordino.report.drawing import draw
 
-        figure = division(divided.counts.tolist(), divided.test.classes)
-        replace_file(out, draw(figure).encode())
+        replace_file(out, draw(division(divided.counts.tolist(), divided.test.classes)).encode())
         say.people(f"Picture: {out}")
     if as_json and counted:
         say.machine({"classes": divided.test.classes, "counts": divided.counts.tolist()})

@@ -18,7 +18,6 @@ from sordino.cli import say
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sordino.comparison.result import Comparison
     from sordino.core.run.session import Outcome
     from sordino.core.study.base import Study
 
@@ -162,11 +161,10 @@ def record(
     """Write record.yaml and record.html for an auditor: what was released, and what holds."""
     from sordino.api.recording import NAME, PAGE
     from sordino.api.recording import record as made
-    from sordino.deployment.document import plain
-    from sordino.deployment.questions import template
+    from sordino.deployment.document import blank_answers, plain
 
     if questions:
-        say.result(template().rstrip())
+        say.result(blank_answers().rstrip())
         return
     found = made(
         run, answers=answers, kit=kit, proofs_of=proof or (), audit=audit, out=out, modules=modules
@@ -232,7 +230,7 @@ def compare(
     """Run several studies with the same seeds, and estimate their differences."""
     if latex is not None and (latex.is_dir() or not latex.parent.is_dir()):
         raise StudyError(f"--latex {latex}: give a file name in a folder that exists")
-    from sordino.comparison import runner
+    from sordino.comparison import runner, tables
     from sordino.core import study as studies
 
     def read(path: Path, varied: Sequence[str]) -> Study:
@@ -250,32 +248,11 @@ def compare(
         until=until,
         warn=say.warn,
     )
-    _show_comparison(comparison)
-    if latex is not None:
-        from sordino.comparison.tables import latex as latex_of
-        from sordino.core.files import replace_file
-
-        replace_file(latex, latex_of(comparison).encode())
-        say.result(f"LaTeX: {latex}")
-    if as_json:
-        from sordino.comparison.result import recorded
-        from sordino.comparison.tables import PAGE
-
-        page = str(comparison.folder / PAGE)
-        say.machine(recorded(comparison) | {"page": page})
-    if comparison.failures:
-        raise typer.Exit(1)
-
-
-def _show_comparison(comparison: Comparison) -> None:
-    """The tables and what they mean."""
-    from sordino.comparison import tables
-
-    claimed = comparison.at == "claimed"
-    if claimed and comparison.overclaims:
-        say.alarm("NOT PRIVATE AS CLAIMED: " + " ".join(comparison.overclaims))
-    elif comparison.overclaims:
-        say.warn(" ".join(comparison.overclaims))
+    overclaimed = " ".join(comparison.overclaims)
+    if overclaimed and at == "claimed":
+        say.alarm(f"NOT PRIVATE AS CLAIMED: {overclaimed}")
+    elif overclaimed:
+        say.warn(overclaimed)
     for shown in (tables.studies(comparison), tables.reported(comparison)):
         if shown.rows:
             say.table(shown.title, shown.head, shown.rows)
@@ -289,6 +266,17 @@ def _show_comparison(comparison: Comparison) -> None:
     for failure in comparison.failures:
         say.people(f"failed: {failure}")
     say.result(f"Report: {comparison.folder / tables.PAGE}")
+    if latex is not None:
+        from sordino.core.files import replace_file
+
+        replace_file(latex, tables.latex(comparison).encode())
+        say.result(f"LaTeX: {latex}")
+    if as_json:
+        from sordino.comparison.result import recorded
+
+        say.machine(recorded(comparison) | {"page": str(comparison.folder / tables.PAGE)})
+    if comparison.failures:
+        raise typer.Exit(1)
 
 
 def report(
@@ -407,11 +395,9 @@ def concluded(outcome: Outcome, *, told: bool = True) -> None:
         words, accuracy = regimes.of_numbers(words), f"{outcome.rmse:.4g}"
     elif outcome.accuracy is not None:
         accuracy = f"{100 * outcome.accuracy:.2f} %"
-    chosen = (
-        ""
-        if outcome.spent == outcome.epsilon
-        else f", the budget ({say.bound(outcome.spent)} was spent, but only the budget is a bound),"
-    )
+    chosen = f", the budget ({say.bound(outcome.spent)} was spent, but only the budget is a bound),"
+    if outcome.spent == outcome.epsilon:
+        chosen = ""
     say.result(
         f"{outcome.method}: {words.many(outcome.rounds)}, at most {outcome.steps} "
         f"{words.steps_of_one},"

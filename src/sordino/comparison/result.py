@@ -115,11 +115,8 @@ def verdict(label: str, found: Paired, measured: Accuracy = ON_TEST_SET) -> str:
             "chance cannot be judged"
         )
     if found.interval[0] > 0 or found.interval[1] < 0:
-        return (
-            f"{label} is {way} in every seed, by {range_}"
-            if always
-            else f"{label} is {way} on average, not in every seed"
-        )
+        where = f"in every seed, by {range_}" if always else "on average, not in every seed"
+        return f"{label} is {way} {where}"
     if always:
         return (
             f"{label} is {'ahead' if ahead else 'behind'} in every seed, by {range_}, but {count} "

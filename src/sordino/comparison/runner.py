@@ -80,10 +80,9 @@ def _state(task: Task) -> State:
 def differing(there: Study, asked: Study) -> list[str]:
     """Return the differences of two studies, key by key; defaults and order do not count."""
     old, new = (dict(flat(study.as_table())) for study in (there, asked))
-    keys = sorted({*old, *new}, key=[*old, *new].index)
     return [
         f"{key} is {old.get(key, 'not set')} there, {new.get(key, 'not set')} here"
-        for key in keys
+        for key in sorted({*old, *new}, key=[*old, *new].index)
         if old.get(key) != new.get(key) and not (key in FILES and _one(old.get(key), new.get(key)))
     ]
 

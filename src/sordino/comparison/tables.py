@@ -19,11 +19,9 @@ def content(comparison: Comparison) -> Content:
     """Content of the page."""
     members, seeds = comparison.members, comparison.seeds
     claimed = comparison.at == "claimed"
-    which = (
-        f"seed {seeds[0]}"
-        if len(seeds) == 1
-        else f"{len(seeds)} seeds, {seeds[0]} to {seeds[-1]}, the same for each study"
-    )
+    which = f"seed {seeds[0]}"
+    if len(seeds) > 1:
+        which = f"{len(seeds)} seeds, {seeds[0]} to {seeds[-1]}, the same for each study"
     labels = [member.side.label for member in members]
     groups = [list(member.runs.values()) for member in members]
     return Content(
@@ -194,8 +192,7 @@ def _signed(value: float, percent: bool) -> str:
     '-2.5'
     """
     shown = _size(abs(value), percent)
-    nothing = float(shown) == 0
-    return shown if nothing else f"{'+' if value > 0 else '-'}{shown}"
+    return shown if float(shown) == 0 else f"{'+' if value > 0 else '-'}{shown}"
 
 
 def _size(value: float, percent: bool) -> str:

@@ -10,8 +10,8 @@ one :class:`~.document.Record`. Its facts come from four places, and no other:
 * what ``sordino audit`` printed, where an audit ran (:func:`.facts.read_attacks`);
 * the proofs that sites have signed, each over the last digest of its own ledger;
 * answers of whoever writes the record, to questions that no program can answer: why this epsilon,
-  what was done with the data outside of the ledger, who may read it (:mod:`.questions`). What is
-  not answered stands in the record as an open question.
+  what was done with the data outside of the ledger, who may read it (:class:`.document.Answers`).
+  What is not answered stands in the record as an open question.
 
 Its first part is a draft for the public registry of deployments: its fields are those of the
 registry's schema, so that it can be handed in as it is. Then come the points of NIST SP 800-226

@@ -13,6 +13,7 @@ from sordino.base.errors import LedgerError, printable
 from sordino.core.records import known
 from sordino.deployment.document import (
     EPSILON,
+    WORDS,
     Record,
     Signature,
     Site,
@@ -21,7 +22,6 @@ from sordino.deployment.document import (
     signer,
     stated,
 )
-from sordino.deployment.questions import WORDS
 from sordino.network import certificates
 from sordino.network import proof as proofs
 from sordino.network.kit import AGREEMENT, STUDY, digest_of, read_agreement, serves

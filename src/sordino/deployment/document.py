@@ -1,9 +1,12 @@
-"""The record as it is written and signed, and as a page that opens anywhere."""
+"""The record as it is written and signed, and as a page that opens anywhere; and what a program
+cannot know of a deployment, asked of the people who answer for it.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +16,7 @@ import msgspec
 import yaml
 
 from sordino.base.errors import StudyError
-from sordino.base.files import MIB, read_below, readable
+from sordino.base.files import MIB, read_below, readable, toml_of
 from sordino.base.frozen import Frozen
 from sordino.core.files import replace_file
 from sordino.network import certificates
@@ -23,11 +26,65 @@ from sordino.report.canvas import clean
 from sordino.report.page import template
 
 FORMAT = 1
+SECTORS = ("Technology", "Healthcare", "Education", "Government", "Energy", "Finance")
+
+WORDS = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
+QUESTIONS: dict[str, str] = WORDS["questions"]
 MOST = 8 * MIB
 PRIORS = (0.01, 0.1, 0.5)
 EPSILON = re.compile(r"\(epsilon = [^,]+,")
 """The beginning of a guarantee's sentence, with its epsilon; see :func:`stated`."""
 State = Literal["holds", "assumed", "open"]
+
+
+class Answers(Frozen, forbid_unknown_fields=True):
+    """Answers by the key of their question; ``curators`` publish the model, ``authors`` write the
+    record.
+    """
+
+    curators: tuple[str, ...] = ()
+    authors: tuple[str, ...] = ()
+    name: str = ""
+    description: str = ""
+    intended_use: str = ""
+    region: str = ""
+    published: str = ""
+    sector: str = ""
+    sources: str = ""
+    justification: str = ""
+    outside: str = ""
+    tuning: str = ""
+    reuse: str = ""
+    collection: str = ""
+    security: str = ""
+    audit: str = ""
+    harm: str = ""
+
+
+def read_answers(path: Path) -> Answers:
+    """Read answers from a TOML file.
+
+    Raises:
+        StudyError: naming the key and what is wrong.
+    """
+    with readable(path, remedy="`sordino record RUN --questions` prints one to fill in"):
+        content = read_below(path.parent, path.name, most=MIB)
+        found = msgspec.convert(toml_of(content.decode()), Answers)
+    if found.sector not in ("", *SECTORS):
+        raise StudyError(f"{path}: sector must be one of {', '.join(SECTORS)}, or empty")
+    return found
+
+
+def blank_answers() -> str:
+    """A TOML file with every question, to fill in."""
+    lines = [
+        "# Who publishes the model, and who writes this record?",
+        "curators = []",
+        "authors = []",
+    ]
+    for key, question in QUESTIONS.items():
+        lines += ["", f"# {question}", f'{key} = ""']
+    return "\n".join(lines) + "\n"
 
 
 class Part(Frozen, forbid_unknown_fields=True, omit_defaults=True):

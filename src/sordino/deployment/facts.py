@@ -20,7 +20,7 @@ from sordino.core.run.folder import study_of
 from sordino.core.run.reading import Run
 from sordino.core.study.base import Study, tuned_sentence
 from sordino.deployment import document as d
-from sordino.deployment.questions import QUESTIONS, WORDS, Answers
+from sordino.deployment.document import QUESTIONS, WORDS, Answers
 from sordino.network.kit import Agreed
 from sordino.network.proof import Proof, Statement
 from sordino.privacy.rounding import epsilon_text
@@ -136,7 +136,6 @@ def made(
     unprotected = tuple(_unprotected(run, study))
     actors = tuple(_actors(study, agreed))
     missing = any(each.proof is None for each in sites)
-    points = tuple(_points(run, study, said, epsilon, missing, attacks))
     return d.Record(
         program=f"sordino {VERSION}",
         run=name,
@@ -152,7 +151,7 @@ def made(
         head=known(place.digest) or "",
         odds=d.odds(epsilon),
         attacks=attacks,
-        points=points,
+        points=tuple(_points(run, study, said, epsilon, missing, attacks)),
         actors=actors,
         unprotected=unprotected,
         assumptions=known(run.about.assumptions) or (),

@@ -94,8 +94,7 @@ def read(folder: Path) -> Status:
         StudyError: if there is none.
     """
     remedy = "Give the run folder of a server that has heard from a site"
-    missing = f"there is no status yet. {remedy}"
-    with readable(folder / NAME, remedy=remedy, missing=missing):
+    with readable(folder / NAME, remedy=remedy, missing=f"there is no status yet. {remedy}"):
         return msgspec.json.decode(read_below(folder, NAME, most=MIB), type=Status)
 
 

@@ -113,12 +113,6 @@ def _finite(found: Mapping[str, float | None]) -> dict[str, float]:
     }
 
 
-def settle(**settings: str) -> None:
-    """Set environment variables that a tracker's package reads, unless the user has set them."""
-    for name, value in settings.items():
-        os.environ.setdefault(name, value)
-
-
 class MLflow:
     """Writes runs of MLflow into a folder.
 
@@ -137,7 +131,8 @@ class MLflow:
 
     def begin(self, going: Going) -> int:
         # Nothing of a run leaves this machine, usage reports of the package included.
-        settle(MLFLOW_ALLOW_FILE_STORE="true", MLFLOW_DISABLE_TELEMETRY="true", DO_NOT_TRACK="true")
+        for name in ("MLFLOW_ALLOW_FILE_STORE", "MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK"):
+            os.environ.setdefault(name, "true")
         from mlflow.tracking import MlflowClient
 
         self._client = MlflowClient(tracking_uri=self._folder.resolve().as_uri())
@@ -223,7 +218,7 @@ class WandB:
         self._run: Any = None
 
     def begin(self, going: Going) -> int:
-        settle(WANDB_ERROR_REPORTING="false")
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
         self._run = wandb.init(

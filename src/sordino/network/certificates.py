@@ -318,8 +318,7 @@ def context(folder: Path, kind: Kind, *, connects: bool | None = None) -> ssl.SS
     trusted = read_certificate(folder, "authority.pem")
     if listed := connects and there(folder, REVOKED):
         read_revoked(folder, trusted)
-    side = ssl.PROTOCOL_TLS_CLIENT if connects else ssl.PROTOCOL_TLS_SERVER
-    found = ssl.SSLContext(side)
+    found = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if connects else ssl.PROTOCOL_TLS_SERVER)
     found.minimum_version = ssl.TLSVersion.TLSv1_3
     found.verify_mode = ssl.CERT_REQUIRED
     if not connects:  # a ticket would admit a certificate that has ended since

@@ -196,7 +196,7 @@ class NetworkKernel(Kernel[S]):
         self.session, self.journal = options.session, options.journal
         self._minimum = self.session.agreed.minimum  # of sites, for a round to begin
         self._reports, self._ends, self._clock = options.reports, options.ends, options.clock
-        self._there: set[int] = set()
+        self._everybody, self._there = range(len(self.session.names)), set[int]()
         if options.sums is not None:
             self._sums = options.sums
         self.stand(moment, options)
@@ -312,7 +312,7 @@ class LiveKernel(NetworkKernel[S]):
         """
         first = list(takewhile(lambda each: each.kind in ("there", "answered"), self._again))
         there = there_after(first)
-        for site in range(len(self.session.names)):
+        for site in self._everybody:
             if site not in self._there and site not in there:
                 self._left(site)
         if not self._again:  # killed after a checkpoint, before the journal was cut
@@ -329,7 +329,7 @@ class LiveKernel(NetworkKernel[S]):
         """As the simulator's, without those that are not there: a moment that was kept may count
         them in.
         """
-        for site in range(len(self.session.names)):
+        for site in self._everybody:
             if site not in self._there:
                 self._left(site)
         super().begin()
@@ -448,7 +448,7 @@ class LiveKernel(NetworkKernel[S]):
         """Ask for nothing again that was booked after the end of the journal: a site may have
         answered it.
         """
-        for each in range(len(self.session.names)) if not self.world.continuous else (site,):
+        for each in self._everybody if not self.world.continuous else (site,):
             self.session.settled(each, number)
         self.tell(self.world.overtaken(site, number))
 
@@ -522,7 +522,7 @@ class LiveKernel(NetworkKernel[S]):
         """
         self._permits, self._unbooked = permits, set(self._there)
         self._booking = effect.number
-        for site in range(len(self.session.names)):
+        for site in self._everybody:
             self.session.book(site, effect.number, effect.fact)
         if self._unbooked:
             self.push(self.time + BOOKING, tag=f"{_BOOK}{effect.number}")
@@ -631,10 +631,9 @@ class ScriptedKernel(NetworkKernel[S]):
 
     def booked(self, effect: Book, permits: Permits) -> None:
         """Go on when everybody has booked the round as well."""
-        sites = range(len(self.session.names))
-        for site in sites:
+        for site in self._everybody:
             self.session.book(site, effect.number, effect.fact)
-        while not all((site, effect.number) in self._booked for site in sites):
+        while not all((site, effect.number) in self._booked for site in self._everybody):
             self._listen()
         self._booked.clear()
         super().booked(effect, permits)

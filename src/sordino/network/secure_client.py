@@ -102,8 +102,7 @@ class SecureSumClient:
         if isinstance(found, Invitation):
             if self._record is None or self._record.own.round != number:
                 self._refuse_past(kept, number)
-                seed = secrets.token_bytes(32)
-                self._record = client.begin(facts, self.index, seed, self._sign)
+                self._record = client.begin(facts, self.index, secrets.token_bytes(32), self._sign)
                 self._failed = {}
                 kept = msgspec.structs.replace(kept, begun=number)
             return kept, encode(self._record.own)

@@ -222,14 +222,13 @@ def farewell(folder: Path, options: ServerOptions, seconds: float) -> int:
         last = _last.decode(read_below(folder, LAST, most=GIB))
     (folder / JOURNAL).unlink(missing_ok=True)
     dimension, mailbox = len(last.bye.model) // 4, Mailbox()
-    run = str(known(reading.load(folder).about.run))
     with closing(options.opens(frames.limit(dimension), mailbox)) as hub:
         session = ServerSession(
             hub,
             mailbox,
             options.agreed,
             dimension=dimension,
-            run=run,
+            run=str(known(reading.load(folder).about.run)),
             noted=options.noted,
             owed=lambda site, after: [
                 (number, event_of(event)) for number, event in last.rounds if number > after

@@ -520,8 +520,7 @@ class ServerSession:
             refuse_reply(site, number, reply_in(body, self.dimension), self._world)
         except RemoteProtocolError as error:
             self.bad(site, error)
-            why = f"its answer cannot be used: {error}".encode()
-            return Heard("refused", site, why, number)
+            return Heard("refused", site, f"its answer cannot be used: {error}".encode(), number)
         standing.barred, standing.answers = 0, standing.answers + 1
         return Heard("message", site, body, number)
 

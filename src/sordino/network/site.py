@@ -296,8 +296,7 @@ def join(options: JoinOptions, shown: Shown) -> Outcome:
             notice(warning)  # of its own rows, so that no log holds it
     certificates.refuse_expired(options.kit, "site.pem", dt.datetime.now(dt.UTC))
     travels = transport.of(agreed.agreement.transport)
-    place = agreed.agreement.at(options.address)
-    connects = travels.site(place, index, options.kit)
+    connects = travels.site(agreed.agreement.at(options.address), index, options.kit)
     build = prepare_site(agreed=agreed, index=index, own=own, connects=connects, log=shown.log)
     if (options.folder / "run.json").exists():
         _refuse_another_promise(study, options.folder)

@@ -272,9 +272,8 @@ class WebSocket(Transport):
         port = websocket.Port(host, numbers[0], named)
 
         def opens(kit: Path, agreement: Agreement) -> OpensHub:
-            names = frozenset(agreement.names)
             return lambda limit, mailbox, refused, told: websocket.WebSocketHub(
-                port, agreement.name, limit, names, mailbox, kit, refused
+                port, agreement.name, limit, frozenset(agreement.names), mailbox, kit, refused
             )
 
         return {kit: opens(kit, agreement) for kit, agreement in studies.items()}

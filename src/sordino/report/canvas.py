@@ -71,8 +71,7 @@ def figure(rows: int, height: float, *, width: float = 5.6) -> tuple[Figure, lis
     from matplotlib.figure import Figure
 
     drawn = Figure(figsize=(width, height), layout="constrained")
-    made = drawn.subplots(rows, 1, sharex=True, squeeze=False)
-    return drawn, [made[i, 0] for i in range(rows)]
+    return drawn, list(drawn.subplots(rows, 1, sharex=True, squeeze=False)[:, 0])
 
 
 def svg(

@@ -133,8 +133,7 @@ def render_comparison(runs: Sequence[Run]) -> str:
         *("accountant", spoken.rounds, spoken.steps.removeprefix("local "), "clip", "noise"),
         *("sampling", "learning rate", *COST_HEAD),
     )
-    columns = zip(names, *cells, strict=True)
-    kept = [column for column in columns if set(column[1:]) != {"-"}]
+    kept = [column for column in zip(names, *cells, strict=True) if set(column[1:]) != {"-"}]
     head, *rows = map(list, zip(*kept, strict=True))
     return render(
         Content(

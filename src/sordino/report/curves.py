@@ -207,11 +207,9 @@ class Goal:
         >>> str(Goal("accuracy", 0.75)), str(Goal("loss", 0.5))
         ('accuracy ≥ 75 %', 'loss ≤ 0.5')
         """
-        return (
-            f"accuracy ≥ {100 * self.value:g} %"
-            if self.key == "accuracy"
-            else f"loss ≤ {self.value:g}"
-        )
+        if self.key == "loss":
+            return f"loss ≤ {self.value:g}"
+        return f"accuracy ≥ {100 * self.value:g} %"
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,11 +266,9 @@ def _caption(sweep: Sweep) -> str:
     words = sweep.words
     bars = "A point is the mean over seeds, its bar reaches from the lowest to the highest."
     if sweep.goal is None:
-        level = (
-            f" A level is a method whose epsilon is infinite. The axis is {sweep.key}."
-            if sweep.key == EPSILON
-            else ""
-        )
+        level = ""
+        if sweep.key == EPSILON:
+            level = f" A level is a method whose epsilon is infinite. The axis is {sweep.key}."
         return f"{words.accuracy.final}. {bars}{level}"
     return (
         f"{words.rounds.capitalize()} after which {sweep.goal} first held and went on holding to "

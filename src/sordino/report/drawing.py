@@ -251,7 +251,6 @@ def _numbers_below(axes: Sequence[Axes], figure: Figure) -> list[dict[str, Any]]
         shown = [] if figure.lying or figure.table else list(panel.series)
         if any(each.name for each in shown):  # what has no name beside them belongs to one with one
             shown = [each for each in shown if each.name]
-        spent = panel.label.startswith("epsilon")
         series = [
             {
                 "name": each.name or colours.get(each.colour, panel.label),
@@ -260,7 +259,7 @@ def _numbers_below(axes: Sequence[Axes], figure: Figure) -> list[dict[str, Any]]
                     if each.kind == "histogram"
                     else each.x
                 ),
-                "y": numbers_of(each.y, spent=spent),
+                "y": numbers_of(each.y, spent=panel.label.startswith("epsilon")),
             }
             for each in shown
             if each.kind != "area" and len(each.x)
@@ -523,11 +522,10 @@ def _bubbles(axis: Axes, rows: list[list[int]], clients: Sequence[str]) -> None:
     """Area, not width, is proportional to the count: that is how the eye reads a bubble."""
     most = max((n for row in rows for n in row), default=0) or 1
     spots = [(j, i, n) for i, row in enumerate(rows) for j, n in enumerate(row) if n > 0]
-    sizes = [max(LARGEST * n / most, SMALLEST) for _, _, n in spots]
     axis.scatter(
         [j for j, _, _ in spots],
         [i for _, i, _ in spots],
-        s=sizes,
+        s=[max(LARGEST * n / most, SMALLEST) for _, _, n in spots],
         color=BLUE,
         alpha=0.85,
         linewidths=0,

@@ -59,18 +59,13 @@ def over_budget(run: Run) -> bool:
 
 def estimated(runs: Iterable[Run]) -> str:
     """Return the remark on a stream's error by responded labels; empty for true labels."""
-    said = (
+    streamed = (run for run in runs if run.vocabulary.accuracy.streamed)
+    if all(known(run.about.unit) in (None, "none") for run in streamed):
+        return ""
+    return (
         " Where labels are known as responded only, it is an estimate, unbiased but for entities "
         "whose response was learned from before; that of a few events may lie below 0 or above 100 "
         "%."
-    )
-    return (
-        said
-        if any(
-            run.vocabulary.accuracy.streamed and known(run.about.unit) not in (None, "none")
-            for run in runs
-        )
-        else ""
     )
 
 
@@ -166,11 +161,9 @@ def duration(seconds: float, decimals: int = 0) -> str:
     whole = max(round(seconds), 0)
     if whole < 60:
         return f"{max(seconds, 0.0):.{decimals}f} s"
-    return (
-        f"{whole // 60} min {whole % 60} s"
-        if whole < 3600
-        else f"{whole // 3600} h {whole % 3600 // 60} min"
-    )
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def labels(names: Iterable[str], folders: Iterable[str]) -> list[str]:
@@ -202,14 +195,9 @@ def key_numbers(run: Run) -> list[Fact]:
     about, words = run.about, run.vocabulary
     delta, best = number(about.delta), run.best
     streamed, own = words.accuracy.streamed, regimes.teller(about.regime)
-    unseen = own.unseen(run) or ("never evaluated" if run.done else "not evaluated yet")
-    looked = (
-        unseen
-        if best is None
-        else "predicted before learned from"
-        if streamed
-        else f"best: {measured(run, best)}"
-    )
+    looked = "predicted before learned from" if streamed else f"best: {measured(run, best)}"
+    if best is None:
+        looked = own.unseen(run) or ("never evaluated" if run.done else "not evaluated yet")
     found = [
         (words.accuracy.name, measured(run, run.measured), looked),
         _price(run),
@@ -296,8 +284,6 @@ def amount(mebibytes: float, digits: int = 4) -> str:
     >>> amount(0.99243), amount(4.3111), amount(976.6, 3), amount(12345.6)
     ('0.9924', '4.311', '977', '12\u202f346')
     """
-    return (
-        f"{mebibytes:.{digits}g}"
-        if mebibytes < 999.5
-        else f"{mebibytes:,.0f}".replace(",", "\u202f")
-    )
+    if mebibytes < 999.5:
+        return f"{mebibytes:.{digits}g}"
+    return f"{mebibytes:,.0f}".replace(",", "\u202f")

@@ -91,13 +91,9 @@ def _refuse(key: str) -> None:
     )
     if key in TUNABLE or key.startswith(inside):
         return
-    why = (
-        "changes what is promised, and not only how well the study learns"
-        if key.startswith("privacy.")
-        else "changes the data"
-        if key.startswith("data.")
-        else "is none that can be tuned"
-    )
+    why = "changes the data" if key.startswith("data.") else "is none that can be tuned"
+    if key.startswith("privacy."):
+        why = "changes what is promised, and not only how well the study learns"
     raise StudyError(
         f"--vary {key}: it {why}. Keys that can be tuned: "
         f"{', '.join(known + '*' * (known[-1] == '.') for known in TUNABLE)}"

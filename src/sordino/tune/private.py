@@ -30,6 +30,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
+from msgspec.structs import replace
 
 from sordino.base.entropy import System
 from sordino.base.errors import BudgetExceeded, LedgerError, ResumeError, StudyError
@@ -132,8 +133,7 @@ def tune(price: Price, own: Study, folder: Path, say: Callable[[str], None]) -> 
                     (folder / LEDGER).unlink(missing_ok=True)
             raise
         say("the price is charged. Which trial is going on, and how many there are, is not shown")
-        state = _trials(price, folder / HIDDEN, key)
-        return _release(folder, note, state)
+        return _release(folder, note, _trials(price, folder / HIDDEN, key))
 
 
 def _begun(price: Price, folder: Path) -> TuningNote:
@@ -179,8 +179,7 @@ def _name(key: bytes) -> str:
 
 
 def _asked(price: Price) -> str:
-    said = [studies.write(study) for study in price.studies]
-    said += [price.law, repr(price.trials), price.measure]
+    said = [*map(studies.write, price.studies), price.law, repr(price.trials), price.measure]
     said.append(str(sorted(environment(price.studies[0]).items())))
     return hashlib.sha256("\n".join(said).encode()).hexdigest()
 
@@ -223,7 +222,7 @@ def _book(price: Price, own: Study, folder: Path, note: TuningNote) -> TuningNot
         built = regimes.build(own.with_privacy(changed), folder, note.tuning)
         simulation = built.simulation
         if note.data is None:
-            note = msgspec.structs.replace(note, data=simulation.ledgers.data)
+            note = replace(note, data=simulation.ledgers.data)
             _keep(folder / NOTE, note)
         refuse_other_data(folder / NOTE, "this tuning", note.data or "", simulation.ledgers.data)
         with simulation.ledgers.ledger.transaction():  # all of it, or nothing
@@ -280,11 +279,9 @@ def _trials(price: Price, hidden: Path, key: bytes) -> _State:
         study = price.studies[int(entropy.at("candidate", trial).integers(len(price.studies)))]
         score = _score(price, study, hidden / name, _drawing(key, trial))
         tie = float(entropy.at("tie", trial).random())
-        state = (
-            _State(trial + 1, name, score, tie)
-            if state.beaten(score, tie)
-            else msgspec.structs.replace(state, done=trial + 1)
-        )
+        state = replace(state, done=trial + 1)
+        if state.beaten(score, tie):
+            state = replace(state, best=name, score=score, tie=tie)
         replace_file(hidden / STATE, msgspec.json.encode(state))
     _clear(hidden, state, None)
     return state
@@ -342,8 +339,7 @@ def _drawing(key: bytes, trial: int) -> PrepareRun:
         study: Study, folder: Path, run: str, affordable_steps: Sequence[int] | None = None, /
     ) -> PreparedRun:
         if not there(folder, SECRET):
-            own = hmac.digest(key, f"trial {trial}".encode(), "sha256")
-            replace_file(folder / SECRET, own)
+            replace_file(folder / SECRET, hmac.digest(key, f"trial {trial}".encode(), "sha256"))
             (folder / SECRET).chmod(0o600)
         return regimes.build(study, folder, run, affordable_steps)
 
@@ -354,14 +350,14 @@ def _release(folder: Path, note: TuningNote, state: _State) -> TuningNote:
     """Hand out the best run, and destroy what tells of the others."""
     hidden, best = folder / HIDDEN, folder / BEST
     if state.best is None:
-        done = msgspec.structs.replace(note, status="nothing")
+        done = replace(note, status="nothing")
     else:
         if not best.exists():
             _copy(hidden / state.best, hidden / BEST)
             (hidden / BEST).rename(best)
         chosen = studies.read_run(best).tuned
         assert chosen is not None
-        done = msgspec.structs.replace(note, status="done", chosen=chosen.chosen, run=BEST)
+        done = replace(note, status="done", chosen=chosen.chosen, run=BEST)
     if there(folder, LEDGER):
         _copy(folder / LEDGER, folder / LEDGER)
     overwrite(hidden / KEY, ENDED)  # the key first: without it nobody draws again

@@ -74,8 +74,18 @@ def moved(study: HorizontalStudy, on: str, declared: bool) -> HorizontalStudy:
         StudyError: if there is no such data, or it is the study's own.
     """
     own, file = study.data, None if _is_named(on) else Path(on)
+    if file is not None and not file.is_file():
+        raise StudyError(
+            f"--on {on}: no published data set has this name, and there is no such file. Known "
+            f"data sets: {', '.join(published())}. A choice on the study's own data is --on private"
+        )
     if file is not None:
-        _refuse_file(study, file, on)
+        private = [each for each in (own.file, own.test_file) if each is not None and each.exists()]
+        if any(each.samefile(file) for each in private):
+            raise StudyError(
+                f"--on {on}: this is a file of the study's own data, which a choice would have to "
+                "pay for. Give another file, or --on private"
+            )
     elif own.name == on or (own.name and sets.named(own.name) == sets.named(on) is not None):
         raise StudyError(
             f"--on {on}: this is the study's own data, which a choice would have to pay for. Give "
@@ -261,23 +271,6 @@ def called(on: str) -> str:
 def _dealt(study: HorizontalStudy, data: dict[str, Any]) -> dict[str, Any]:
     """Public data has no column that says whose an example is."""
     return data | ({"partition": {"kind": "iid"}} if study.data.partition.by_column else {})
-
-
-def _refuse_file(study: HorizontalStudy, file: Path, on: str) -> None:
-    if not file.is_file():
-        raise StudyError(
-            f"--on {on}: no published data set has this name, and there is no such file. Known "
-            f"data sets: {', '.join(published())}. A choice on the study's own data is --on private"
-        )
-    own = study.data
-    if any(
-        each is not None and each.exists() and each.samefile(file)
-        for each in (own.file, own.test_file)
-    ):
-        raise StudyError(
-            f"--on {on}: this is a file of the study's own data, which a choice would have to pay "
-            "for. Give another file, or --on private"
-        )
 
 
 def trials(

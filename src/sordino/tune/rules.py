@@ -60,13 +60,12 @@ def ruled(study: HorizontalStudy) -> tuple[HorizontalStudy, list[str]]:
     correlation = REGIME.correlation(full, divided.sizes, 0)
     added = math.sqrt(count) if correlation is None else correlation.together(count)
     rate = _rounded(NOISE * (1.0 - full.method.momentum) / (clip * noise * length * added))
-    chosen = {"privacy.clip": clip, "method.learning_rate": rate}
     found = again(
         study,
         "the tuned study",
         privacy={"clip": clip},
         method={"learning_rate": rate},
-        tuned={"source": "rules", "chosen": chosen},
+        tuned={"source": "rules", "chosen": {"privacy.clip": clip, "method.learning_rate": rate}},
     )
     return found, [
         f"length of an example: {length:.4g} ({features} normalised features)",
@@ -107,11 +106,10 @@ def _noise(study: SynchronousStudy, sizes: tuple[int, ...]) -> float:
     rate, sigma = study.privacy.sampling_rate, study.privacy.noise_multiplier or 0.0
     if study.shared:  # one noise for the sum of all, in parts of which ``honest`` are enough
         return sigma * math.sqrt(len(sizes) / study.honest) / (rate * sum(sizes))
-    own = study.multipliers
     return math.hypot(
         *(
             p * each / (rate * n)
-            for p, each, n in zip(weights(study, sizes), own, sizes, strict=True)
+            for p, each, n in zip(weights(study, sizes), study.multipliers, sizes, strict=True)
             if n
         )
     )
