@@ -23,7 +23,7 @@ from command import paint, sordino
 from sordino.base import processes
 from sordino.base.errors import StudyError
 from sordino.cli import app
-from sordino.comparison.runner import Progress, line, rounds_done
+from sordino.comparison.runner import Progress, rounds_done
 from sordino.comparison.schedule import Side, tasks
 from sordino.core import study as studies
 from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
@@ -336,17 +336,12 @@ def some_tasks(tmp_path: Path) -> list[Any]:
 
 def test_a_line_for_each_study(tmp_path: Path) -> None:
     slow0, quick0, slow1, _ = made = some_tasks(tmp_path)
-    rounds = dict.fromkeys(made, 1)
-    assert line(slow0.side, made, {slow0: "done"}, rounds, [slow1]) == (
-        "slow",
-        "1/2",
-        "seed 0 done  seed 1 1/2",
-    )
-    assert line(quick0.side, made, {quick0: "failed"}, rounds, []) == (
-        "quick",
-        "0/2",
-        "seed 0 failed  seed 1 waiting",
-    )
+    shown = Progress(made, ["missing"] * 4, io.StringIO())
+    shown.ends, shown.going = {slow0: "done", quick0: "failed"}, [slow1]
+    shown.rounds = dict.fromkeys(made, 1)
+    slow, quick, _ = shown.facts()
+    assert (slow.name, slow.text) == ("slow", "1/2  seed 0 done  seed 1 1/2")
+    assert (quick.name, quick.text) == ("quick", "0/2  seed 0 failed  seed 1 waiting")
 
 
 def test_a_terminal_gets_one_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

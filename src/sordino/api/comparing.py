@@ -12,9 +12,7 @@ from sordino.api import shown
 from sordino.api.running import Run, looked_at
 from sordino.api.study import Study, on_stored
 from sordino.comparison import result, runner, tables
-from sordino.comparison.result import At
 from sordino.comparison.schedule import slug
-from sordino.comparison.tables import PAGE
 from sordino.core import study as studies
 
 if TYPE_CHECKING:
@@ -35,7 +33,7 @@ class Comparison(shown.Tabular):
     """
 
     def __init__(self, found: result.Comparison) -> None:
-        self._found, self.folder, self.page = found, found.folder, found.folder / PAGE
+        self._found, self.folder, self.page = found, found.folder, found.folder / tables.PAGE
         self.members, self.differences = found.members, found.differences
         self.failures = found.failures
 
@@ -102,7 +100,7 @@ def compare(
     vary: Mapping[str, Sequence[Any]] | None = None,
     out: Path | str | None = None,
     workers: int | None = None,
-    at: At = "true",
+    at: result.At = "true",
     modules: Path | str | None = None,
     progress: bool | None = None,
 ) -> Comparison:

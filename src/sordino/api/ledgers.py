@@ -26,22 +26,6 @@ from sordino.base.entropy import System
 from sordino.base.errors import DataError, LedgerError, StudyError
 from sordino.core.run.verify import places
 from sordino.mechanisms.gaussian import Gaussian as GaussianSum
-from sordino.privacy import (
-    Budget,
-    Charge,
-    Chosen,
-    Composed,
-    Entry,
-    Event,
-    Gaussian,
-    NonPrivate,
-    Permit,
-    PoissonSampled,
-    Pure,
-    Repeated,
-    SampledRows,
-    Selected,
-)
 from sordino.privacy.parts import expected
 from sordino.privacy.rounding import epsilon_text
 from sordino.privacy.session import History
@@ -109,7 +93,7 @@ class Ledger(shown.Tabular):
 
     def charge(
         self,
-        event: Event,
+        event: privacy.Event,
         *,
         epsilon: float,
         delta: float,
@@ -120,7 +104,7 @@ class Ledger(shown.Tabular):
         method: str = "",
         round: int = 0,  # noqa: A002 — the ledger's own word for it
         accountant: str = ACCOUNTANT,
-    ) -> Permit:
+    ) -> privacy.Permit:
         """Book a release, durably, before it happens; or refuse it, and book nothing.
 
         Args:
@@ -145,7 +129,7 @@ class Ledger(shown.Tabular):
         ledger, name = self._of(unit)
         budget = _budget(event, epsilon, delta, ledger.chosen_by(accountant))
         named = f"charge/{secrets.token_hex(16)}" if key is None else key
-        charge = Charge(
+        charge = privacy.Charge(
             unit=name, event=event, count=count, why=why, method=method, round=round, key=named
         )
         (permit,) = ledger.charge([charge], budget, once=True)
@@ -167,7 +151,7 @@ class Ledger(shown.Tabular):
 
     def remaining(
         self,
-        event: Event,
+        event: privacy.Event,
         *,
         epsilon: float,
         delta: float,
@@ -180,7 +164,7 @@ class Ledger(shown.Tabular):
         left = [budget.remaining_steps(event, one) for one in _histories(ledger)[name]]
         return min((steps for steps in left if steps is not None), default=None)
 
-    def entries(self, unit: str | None = None) -> list[Entry]:
+    def entries(self, unit: str | None = None) -> list[privacy.Entry]:
         """Every charge, in the order of its booking."""
         return [entry for each in self._ledgers for entry in each.entries(unit)]
 
@@ -328,10 +312,10 @@ class Mechanism:
         raise TypeError("a mechanism stays in its process: make one in each, over the same ledger")
 
     @property
-    def event(self) -> Event:
+    def event(self) -> privacy.Event:
         """The fact that the ledger keeps of one release."""
-        noise = self._noise.event()
-        return noise if self.sampling_rate == 1 else PoissonSampled(self.sampling_rate, noise)
+        noise, rate = self._noise.event(), self.sampling_rate
+        return noise if rate == 1 else privacy.PoissonSampled(rate, noise)
 
     def sample(self, count: int) -> npt.NDArray[np.int64]:
         """Return the indices (b,) of a Poisson sample of so many records."""
@@ -399,14 +383,14 @@ class Mechanism:
 mechanism = Mechanism
 
 
-def _budget(event: object, epsilon: Any, delta: Any, accountant: str) -> Budget:
+def _budget(event: object, epsilon: Any, delta: Any, accountant: str) -> privacy.Budget:
     """Return what an event is held against; refuse what is no event with a price, or no number,
     before the ledger is asked: what goes wrong in there counts as damage of its file.
 
     Raises:
         StudyError: naming it.
     """
-    if not isinstance(event, get_args(Event)):
+    if not isinstance(event, get_args(privacy.Event)):
         raise StudyError(
             f"{event!r} is no event: say what is done with the data, such as "
             "so.privacy.PoissonSampled(q, so.privacy.Gaussian(sigma))"
@@ -414,7 +398,7 @@ def _budget(event: object, epsilon: Any, delta: Any, accountant: str) -> Budget:
     for name, value in (("epsilon", epsilon), ("delta", delta)):
         if not isinstance(value, SupportsFloat) or isinstance(value, bool):
             raise StudyError(f"{name} must be a number; got {value!r}")
-    found = Budget(float(epsilon), float(delta), accountant)
+    found = privacy.Budget(float(epsilon), float(delta), accountant)
     try:
         known = privacy.decode(privacy.encode(event))
         privacy.accountant("rdp").epsilon([(known, 1)], found.delta)
@@ -470,26 +454,26 @@ def event_text(event: object) -> str:
     """Return an event in words."""
 
     match event:
-        case Repeated(event=inside, count=count):
+        case privacy.Repeated(event=inside, count=count):
             return f"{event_text(inside)}, {count} times" if count > 1 else event_text(inside)
-        case Composed(events=(only,)):
+        case privacy.Composed(events=(only,)):
             return event_text(only)
-        case Gaussian(noise_multiplier=sigma):
+        case privacy.Gaussian(noise_multiplier=sigma):
             return f"Gaussian, sigma {sigma:g}"
-        case Pure(epsilon=epsilon):
+        case privacy.Pure(epsilon=epsilon):
             return f"pure, epsilon {epsilon_text(epsilon)}"
-        case PoissonSampled(sampling_rate=q, event=inside):
+        case privacy.PoissonSampled(sampling_rate=q, event=inside):
             return f"{event_text(inside)}, Poisson sampled at {q:g}"
-        case SampledRows(sampling_rate=q, rows=rows, event=inside):
+        case privacy.SampledRows(sampling_rate=q, rows=rows, event=inside):
             return f"{event_text(inside)}, Poisson sampled at {q:g}, {rows} rows of one person"
-        case Composed(events=events):
+        case privacy.Composed(events=events):
             return f"{' and '.join(map(event_text, events))} together"
-        case Chosen(order=order, event=inside):
+        case privacy.Chosen(order=order, event=inside):
             return f"{event_text(inside)}, its noise chosen along the way (order {order:g})"
-        case Selected(event=inside, trials=trials):
+        case privacy.Selected(event=inside, trials=trials):
             times = f"a random number of runs ({expected(trials):g} expected)"
             return f"the best of {times} of: {event_text(inside)}"
-        case NonPrivate(reason=reason):
+        case privacy.NonPrivate(reason=reason):
             return f"NOT private: {reason}"
         case _:
             return repr(event)

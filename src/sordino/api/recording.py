@@ -10,7 +10,6 @@ from sordino.base.errors import StudyError
 from sordino.base.modules import nothing_new
 from sordino.core.files import said_clearly
 from sordino.deployment import check, document, facts
-from sordino.deployment.document import Record
 from sordino.network import proof as proofs
 from sordino.network.kit import AGREEMENT, Agreed
 
@@ -26,7 +25,7 @@ def record(
     audit: Path | str | None = None,
     out: Path | str | None = None,
     modules: Path | str | None = None,
-) -> Record:
+) -> document.Record:
     """Write ``record.yaml`` and ``record.html``: what a run released, and what that rests on.
 
     >>> import sordino as so

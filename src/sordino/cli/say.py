@@ -16,20 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TextIO
 
-from sordino.base import modules
-from sordino.base.errors import (
-    BudgetExceeded,
-    CutShort,
-    DataError,
-    DiskFull,
-    Interrupted,
-    LedgerError,
-    LedgerUnavailable,
-    ResumeError,
-    SordinoError,
-    StudyError,
-    no_memory,
-)
+from sordino.base import errors, modules
 from sordino.base.files import FULL
 
 
@@ -53,7 +40,7 @@ def stoppable() -> Iterator[None]:
         yield
     except KeyboardInterrupt as stopped:
         remedy = " ".join(getattr(stopped, "__notes__", ()))
-        raise Interrupted(f"interrupted. {remedy}".rstrip()) from stopped
+        raise errors.Interrupted(f"interrupted. {remedy}".rstrip()) from stopped
 
 
 class Waiting:
@@ -165,16 +152,16 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 STATUSES = (
-    (LedgerUnavailable, 1),
-    (LedgerError, 2),
-    (ResumeError, 2),
-    (StudyError, 2),
-    (BudgetExceeded, 3),
-    (CutShort, 4),
-    (Interrupted, 130),
+    (errors.LedgerUnavailable, 1),
+    (errors.LedgerError, 2),
+    (errors.ResumeError, 2),
+    (errors.StudyError, 2),
+    (errors.BudgetExceeded, 3),
+    (errors.CutShort, 4),
+    (errors.Interrupted, 130),
 )
 """Statuses by the first kind that fits; of the rest 1. A service tries again after 1 alone."""
-PRIVATE = (DataError, BudgetExceeded, LedgerError)
+PRIVATE = (errors.DataError, errors.BudgetExceeded, errors.LedgerError)
 """Errors whose messages may quote private rows, or tell what they have spent; of code that a study
 names nobody knows.
 """
@@ -209,7 +196,7 @@ def failed(error: BaseException) -> int:
 def _failure(error: BaseException) -> tuple[str, int] | None:
     """Return the message and the exit status of an error; None of one that nobody expected."""
     traceback = bool(os.environ.get(DEBUG))
-    if isinstance(error, SordinoError):
+    if isinstance(error, errors.SordinoError):
         return str(error), next((code for kind, code in STATUSES if isinstance(error, kind)), 1)
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", 130
@@ -219,7 +206,7 @@ def _failure(error: BaseException) -> tuple[str, int] | None:
             "traceback",
             2,
         )
-    if no_memory(error) and not traceback:
+    if errors.no_memory(error) and not traceback:
         return (
             "no memory is left on this machine; what a run has saved is whole. Free some, or "
             "choose a smaller model or batch, then give the command again, with --resume for a run "
@@ -229,7 +216,7 @@ def _failure(error: BaseException) -> tuple[str, int] | None:
     if not isinstance(error, OSError):
         return None
     if error.errno in FULL:
-        return str(DiskFull(error.filename or "a file")), 1
+        return str(errors.DiskFull(error.filename or "a file")), 1
     if error.filename is None or traceback:
         return None
     return (

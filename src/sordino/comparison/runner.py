@@ -26,8 +26,7 @@ from sordino.base.errors import SordinoError, StudyError, printable
 from sordino.base.frozen import Frozen
 from sordino.base.modules import nothing_new
 from sordino.comparison import result, schedule, tables
-from sordino.comparison.result import At, Comparison
-from sordino.comparison.schedule import Reads, Side, Task
+from sordino.comparison.schedule import Reads, Task
 from sordino.core import study as studies
 from sordino.core.files import locked, replace_file
 from sordino.core.records import known
@@ -346,29 +345,18 @@ class Progress(Screen):
     def facts(self) -> Sequence[Fact]:
         found = []
         for side in dict.fromkeys(task.side for task in self.tasks):
-            name, done, seeds = line(side, self.tasks, self.ends, self.rounds, self.going)
-            found.append(Fact(name, f"{done}  {seeds}"))
+            seeds, done = [], 0
+            for task in (each for each in self.tasks if each.side is side):
+                going = f"{self.rounds[task]}/{task.study.horizon}"
+                place = self.ends.get(task, going if task in self.going else "waiting")
+                seeds.append(f"seed {task.seed} {place}")
+                done += place == "done"
+            told = f"{done}/{len(seeds)}  {'  '.join(seeds)}"
+            found.append(Fact(printable(side.label), told))
         now = self.share()
         left = remaining(self.clock() - self.started, self.first, now)
         told = "" if left is None else f"  {words.duration(left)} left"
         return [*found, Fact("all", f"{len(self.ends)}/{len(self.tasks)}{told}", now)]
-
-
-def line(
-    side: Side,
-    tasks: Sequence[Task],
-    ends: Mapping[Task, str],
-    rounds: Mapping[Task, int],
-    going: Sequence[Task],
-) -> tuple[str, str, str]:
-    """One study: its name, seeds done of all, and where each seed is."""
-    mine = [task for task in tasks if task.side is side]
-    seeds = []
-    for task in mine:
-        waiting = "waiting" if task not in going else f"{rounds[task]}/{task.study.horizon}"
-        seeds.append(f"seed {task.seed} {ends.get(task, waiting)}")
-    done = sum(ends.get(task) == "done" for task in mine)
-    return printable(side.label), f"{done}/{len(mine)}", "  ".join(seeds)
 
 
 def outcome(folder: Path, why: str | None) -> str:
@@ -396,12 +384,12 @@ def compared(
     seeds: int,
     out: Path | None,
     workers: int | None,
-    at: At,
+    at: result.At,
     quiet: bool,
     over: str | None = None,
     until: str | None = None,
     warn: Callable[[str], None] = lambda text: None,
-) -> Comparison:
+) -> result.Comparison:
     """Run studies, and variants of them, with the same seeds, as far as they are not done yet; and
     write what was found.
 

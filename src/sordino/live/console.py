@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
 from sordino.base.errors import printable
 from sordino.core import regimes
 from sordino.core.records import About, End, Refused, Round, Row, Unknown, at, known, number
-from sordino.core.regimes import Vocabulary
 from sordino.privacy.rounding import epsilon_text
 from sordino.report.words import duration
 
@@ -222,7 +221,7 @@ def sparkline(values: Sequence[float]) -> str:
     )
 
 
-def _texts(row: Round, words: Vocabulary, without: str = "") -> list[str]:
+def _texts(row: Round, words: regimes.Vocabulary, without: str = "") -> list[str]:
     """Return the text of a row beside its number, ``without`` one key."""
     told = [(key, number(at(row, key)), shape) for key, shape in words.told if key != without]
     return [

@@ -59,7 +59,6 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
-from msgspec import UNSET
 
 from sordino.base.message import Task
 from sordino.core import records
@@ -560,7 +559,7 @@ class LiveKernel(NetworkKernel[S]):
 
     def write(self, row: records.Row) -> None:
         """A row for the log, without the time: it is real here, and depends on secret batches."""
-        super().write(msgspec.structs.replace(row, time=UNSET))
+        super().write(msgspec.structs.replace(row, time=msgspec.UNSET))
 
     def push(self, time: float, site: int = 0, number: int = 0, tag: str = "") -> None:
         """An alarm."""

@@ -24,33 +24,21 @@ from sordino.base import residues
 from sordino.base.errors import LocalProtocolError, RemoteProtocolError
 from sordino.base.message import Masked, Reply
 from sordino.core.world import Summing
-from sordino.mechanisms.secure import client
-from sordino.mechanisms.secure.client import Record
-from sordino.mechanisms.secure.messages import (
-    Delivered,
-    Included,
-    Invitation,
-    KeyList,
-    MaskedInput,
-    Setting,
-    Signatures,
-    Unopened,
-    decode,
-    encode,
-)
+from sordino.mechanisms.secure import client, messages
 from sordino.mechanisms.secure.server import PHASES
 from sordino.network import certificates, frames
-from sordino.network.certificates import Pair
 from sordino.network.kit import Agreed
 from sordino.network.storage import Kept
 
-INPUTS = PHASES.index(MaskedInput)
+INPUTS = PHASES.index(messages.MaskedInput)
 """The phase of a sum in which its inputs are the answers to tasks."""
 
 
-def setting(agreed: Agreed, summing: Summing, dimension: int, run: str, number: int) -> Setting:
+def setting(
+    agreed: Agreed, summing: Summing, dimension: int, run: str, number: int
+) -> messages.Setting:
     """The sum of a round."""
-    return Setting(
+    return messages.Setting(
         study=agreed.digest,
         run=run,
         round=number,
@@ -77,11 +65,11 @@ class SecureSumClient:
     index: int
     summing: Summing
     dimension: int
-    pair: Pair
-    _record: Record | None = None
+    pair: certificates.Pair
+    _record: client.Record | None = None
     _failed: dict[int, str] = field(default_factory=dict)
 
-    def _setting(self, kept: Kept, number: int) -> Setting:
+    def _setting(self, kept: Kept, number: int) -> messages.Setting:
         return setting(self.agreed, self.summing, self.dimension, kept.run, number)
 
     def _sign(self, content: bytes) -> bytes:
@@ -93,29 +81,29 @@ class SecureSumClient:
         Raises:
             RemoteProtocolError: if this site does not do that.
         """
-        found, number = decode(message.body), message.number
+        found, number = messages.decode(message.body), message.number
         if found.round != number:
             raise RemoteProtocolError("a step of another round than its frame", "another round")
         if number < 1:
             raise RemoteProtocolError(f"there is no round {number}", "another round")
         facts, verify = self._setting(kept, number), self.agreed.verify
-        if isinstance(found, Invitation):
+        if isinstance(found, messages.Invitation):
             if self._record is None or self._record.own.round != number:
                 self._refuse_past(kept, number)
                 self._record = client.begin(facts, self.index, secrets.token_bytes(32), self._sign)
                 self._failed = {}
                 kept = msgspec.structs.replace(kept, begun=number)
-            return kept, encode(self._record.own)
+            return kept, messages.encode(self._record.own)
         record = self._of(number)
         match found:
-            case KeyList():
+            case messages.KeyList():
                 self._record, shares = client.share(facts, record, found, verify)
-                return kept, encode(shares)
-            case Included():
+                return kept, messages.encode(shares)
+            case messages.Included():
                 self._record, signed = client.sign(facts, record, found, self._sign)
-                return kept, encode(signed)
-            case Signatures():
-                return kept, encode(client.reveal(facts, record, found, verify))
+                return kept, messages.encode(signed)
+            case messages.Signatures():
+                return kept, messages.encode(client.reveal(facts, record, found, verify))
         raise RemoteProtocolError(f"no step of the server: {type(found).__name__}", "unfit")
 
     def _refuse_past(self, kept: Kept, number: int) -> None:
@@ -129,7 +117,7 @@ class SecureSumClient:
                 "begun before",
             )
 
-    def _of(self, number: int) -> Record:
+    def _of(self, number: int) -> client.Record:
         """The sum of a round that this process takes part in."""
         if self._record is None or self._record.own.round != number:
             raise RemoteProtocolError(
@@ -139,15 +127,15 @@ class SecureSumClient:
             )
         return self._record
 
-    def refuse_unready(self, kept: Kept, number: int, shares: bytes) -> Record:
+    def refuse_unready(self, kept: Kept, number: int, shares: bytes) -> client.Record:
         """Open what the others have sealed for this site, which comes with a task.
 
         Raises:
             RemoteProtocolError: if the server has not gone through the steps before, or too few of
                 the shares open.
         """
-        record, found = self._of(number), decode(shares)
-        if not isinstance(found, Delivered):
+        record, found = self._of(number), messages.decode(shares)
+        if not isinstance(found, messages.Delivered):
             raise RemoteProtocolError("a task without the shares of its sum", "shares")
         facts = self._setting(kept, number)
         self._record, self._failed = client.open_shares(facts, record, found)
@@ -160,7 +148,7 @@ class SecureSumClient:
         """
         if not self._failed or self._record is None or self._record.own.round != number:
             return b""
-        return encode(Unopened(self.index, number, tuple(sorted(self._failed))))
+        return messages.encode(messages.Unopened(self.index, number, tuple(sorted(self._failed))))
 
     def masked(self, kept: Kept, answer: Reply, shares: bytes) -> tuple[Masked, dict[int, str]]:
         """The answer to a task under this site's masks; and whose shares do not open, and why.

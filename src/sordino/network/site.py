@@ -28,7 +28,6 @@ from sordino.core.plan import size_text
 from sordino.core.prepared import PreparedRun, PrepareRun
 from sordino.core.run import session
 from sordino.core.run.environment import sources
-from sordino.core.run.session import Outcome
 from sordino.core.statements import adjacency, assumptions
 from sordino.core.study.base import Study
 from sordino.core.world import EncodedSnapshot, RunListener, SiteSide
@@ -41,7 +40,6 @@ from sordino.network.secure_client import SecureSumClient
 from sordino.network.site_session import SiteMoment, SiteSession, unpacked
 from sordino.network.status import Shown
 from sordino.network.storage import AnswerStore
-from sordino.network.transport import Connects, Lost, Stranger
 from sordino.privacy import Budget, LedgerSession
 from sordino.privacy.rounding import epsilon_text
 
@@ -82,7 +80,7 @@ class Site:
     affordable_steps: list[int] | None
     folder: Path
     every: int
-    connects: Connects
+    connects: transport.Connects
     log: logging.Logger
     secure: SecureSumClient | None = None
 
@@ -107,13 +105,13 @@ class Site:
                 try:
                     self._talk(session)
                     pause = FIRST_PAUSE
-                except Lost as lost:
+                except transport.Lost as lost:
                     if session.moment.ended is not None:
                         break
                     pause = FIRST_PAUSE if session.heard else min(2 * pause, LONGEST_PAUSE)
                     self.log.warning(f"no connection to the server ({lost}); trying again")
                     time.sleep(pause * (0.5 + random.random()))  # no secret
-                except Stranger as refusal:
+                except transport.Stranger as refusal:
                     raise StudyError(str(refusal)) from refusal
             return session.moment
         finally:
@@ -127,7 +125,7 @@ class Site:
             certificates.refuse_expired(self.agreed.folder, "site.pem", dt.datetime.now(dt.UTC))
             line = self.connects(frames.limit(max(session.dimension, self.inner.widest)))
         except StudyError as error:  # a certificate that ended, or a kit that is being copied
-            raise Lost(str(error)) from error
+            raise transport.Lost(str(error)) from error
         try:
             kept = session.answers.kept
             hello = frames.Hello(
@@ -156,7 +154,7 @@ class Site:
 
 
 def prepare_site(
-    *, agreed: Agreed, index: int, own: Dataset, connects: Connects, log: logging.Logger
+    *, agreed: Agreed, index: int, own: Dataset, connects: transport.Connects, log: logging.Logger
 ) -> PrepareRun:
     """Return what makes the objects of a calibrated study at a site with its ``own`` examples."""
 
@@ -273,7 +271,7 @@ def unchecked(agreed: Agreed, own: Dataset) -> str | None:
     )
 
 
-def join(options: JoinOptions, shown: Shown) -> Outcome:
+def join(options: JoinOptions, shown: Shown) -> session.Outcome:
     """Take part with one's own data, until the run is over; its proof is written then.
 
     Raises:

@@ -90,7 +90,6 @@ from sordino.core import records
 from sordino.core.effect import Book, Permits
 from sordino.core.world import Arrays, ChargeRequest, EncodedSnapshot, SiteSide
 from sordino.network import frames
-from sordino.network.frames import STOPPED
 from sordino.network.secure_client import INPUTS
 from sordino.network.status import Incidents
 from sordino.network.storage import (
@@ -630,7 +629,7 @@ class SiteSession:
             ended = why[:500] or "the run is over"
         else:
             which = "first one" if self._world.regime.secret else "last one that it was sent"
-            ended = f"{STOPPED}{wrong}, and the {which} is kept ({why[:300]})"
+            ended = f"{frames.STOPPED}{wrong}, and the {which} is kept ({why[:300]})"
         found = self._world.model_of(self._site.index, found)
         self.moment = replace(self.moment, model=found, ended=ended)
         if self.moment.number % self._site.every:

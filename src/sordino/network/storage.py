@@ -42,7 +42,6 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from sordino.base.entropy import History
 from sordino.base.errors import ResumeError
@@ -317,8 +316,8 @@ class Kept(Frozen):
     asked: tuple[int, bytes] = (0, b"")
     due: tuple[int, bytes] = (0, b"")
     begun: int = 0
-    unpaid: int | UnsetType = UNSET
-    lost: int | UnsetType = UNSET
+    unpaid: int | msgspec.UnsetType = msgspec.UNSET
+    lost: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def refusals(self) -> int:
@@ -386,7 +385,7 @@ class AnswerStore:
         """The run is over: no answer is asked for again, and none is left on the disk; nor, where
         it is a ``secret`` who takes part, which task was the last one, or how often was written.
         """
-        own = msgspec.structs.replace(self.kept, answer=None, unpaid=UNSET)
+        own = msgspec.structs.replace(self.kept, answer=None, unpaid=msgspec.UNSET)
         if secret:  # a task of any booked round is past now
             number = max(own.number, own.booked)
             own = msgspec.structs.replace(own, number=number, task="", asked=(0, b""), sent=None)

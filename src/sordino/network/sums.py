@@ -20,15 +20,7 @@ from sordino.base.message import Task
 from sordino.core import records
 from sordino.core.effect import Joined, Left, Open, Request, Summed
 from sordino.core.world import KernelSnapshot, S, Summing
-from sordino.mechanisms.secure.messages import (
-    Delivered,
-    FromClient,
-    Invitation,
-    MaskedInput,
-    Unopened,
-    decode,
-    encode,
-)
+from sordino.mechanisms.secure import messages
 from sordino.mechanisms.secure.server import PHASES, Opened, Sum, Void
 from sordino.network import frames
 from sordino.network.kernel import Declined, KernelOptions, LiveKernel, ScriptedKernel
@@ -52,21 +44,21 @@ MOST = 10
 _SUM = "sum "
 
 
-def step_of(body: bytes) -> FromClient:
+def step_of(body: bytes) -> messages.FromClient:
     """A site's step of a sum.
 
     Raises:
         RemoteProtocolError: if no site says that; masked inputs are answers to tasks.
     """
-    found = decode(body)
-    if not isinstance(found, FromClient) or isinstance(found, MaskedInput):
+    found = messages.decode(body)
+    if not isinstance(found, messages.FromClient) or isinstance(found, messages.MaskedInput):
         raise RemoteProtocolError(f"no step of a secure sum: {type(found).__name__}", "unfit")
     return found
 
 
 def declines(body: bytes) -> bool:
     """Return whether a site takes part no more."""
-    return not body or isinstance(step_of(body), Unopened)
+    return not body or isinstance(step_of(body), messages.Unopened)
 
 
 class Sums:
@@ -135,7 +127,7 @@ class Sums:
         assert self.sum is not None
         self.tasks[site] = task
         self.sum = replace(self.sum, waiting=self.sum.waiting | {site})
-        self._ask(site, task.number, 0, encode(Invitation(task.number)))
+        self._ask(site, task.number, 0, messages.encode(messages.Invitation(task.number)))
 
     def answered(self, site: int, said: frames.Stepped) -> Heard | None:
         """Return what is heard of a site's step; an empty one where it declines, or what it says
@@ -200,17 +192,17 @@ class Sums:
         done = self.sum.closed()
         if not isinstance(done, tuple):
             return done
-        before, (self.sum, messages) = self.sum, done
+        before, (self.sum, asked) = self.sum, done
         number, phase = self.sum.setting.round, self.sum.phase
-        for site, message in messages.items():
-            if isinstance(message, Delivered):
-                self._session.ask(site, self.tasks[site], encode(message))
+        for site, message in asked.items():
+            if isinstance(message, messages.Delivered):
+                self._session.ask(site, self.tasks[site], messages.encode(message))
             else:
-                self._ask(site, number, phase, encode(message))
+                self._ask(site, number, phase, messages.encode(message))
         if phase > INPUTS:
             return []
         known = self.tasks.keys() if before.phase == 0 else before.keys.keys()
-        return sorted(set(known) - messages.keys())
+        return sorted(set(known) - asked.keys())
 
     def counted(self, effect: Open) -> None:
         """The regime has added up the answers of these sites, masks and all."""

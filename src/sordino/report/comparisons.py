@@ -12,7 +12,6 @@ from sordino.base.errors import StudyError
 from sordino.core import regimes
 from sordino.core.files import replace_file
 from sordino.core.records import at, known
-from sordino.core.regimes import shared
 from sordino.core.run.reading import Run, load
 from sordino.core.statements import Colour, Costs, Figure, Matrix, Panel, Series, Table
 from sordino.report import curves, words
@@ -112,7 +111,7 @@ def write_comparison(folders: Sequence[Path], out: Path) -> Path:
 def render_comparison(runs: Sequence[Run]) -> str:
     """Several runs on one page."""
     labels = words.labels([run.name for run in runs], [run.folder.resolve().name for run in runs])
-    spoken = shared(run.vocabulary for run in runs)
+    spoken = regimes.shared(run.vocabulary for run in runs)
     alone = [[run] for run in runs]
     title = f"Over {spoken.rounds}"
     caption = f"{spoken.accuracy.curve_is.format(round=spoken.round)}."
@@ -328,7 +327,7 @@ def figures_of(
         claimed: whether studies stand at the epsilon that is claimed.
         sweep: a key that they differ in and are drawn over, or None.
     """
-    spoken = shared(run.vocabulary for runs in groups for run in runs)
+    spoken = regimes.shared(run.vocabulary for runs in groups for run in runs)
     measured = spoken.accuracy
     told = {
         "round": spoken.round,

@@ -30,7 +30,6 @@ from sordino.core.run.session import book_public
 from sordino.core.study.data import SHARE, Data
 from sordino.data import names as published
 from sordino.data import sets
-from sordino.data.sets import is_published
 from sordino.data.table import ending, frame_of, read_arrays
 from sordino.privacy import LedgerSession
 from sordino.privacy.records import Records
@@ -91,7 +90,7 @@ def moved(study: HorizontalStudy, on: str, declared: bool) -> HorizontalStudy:
             f"--on {on}: this is the study's own data, which a choice would have to pay for. Give "
             "another data set, or --on private"
         )
-    if not (declared or is_published(on)):
+    if not (declared or sets.is_published(on)):
         raise StudyError(
             f"--on {on}: every row of it would be used without any protection. Say that they are "
             "public with --declared-public"
@@ -188,7 +187,7 @@ def book(study: HorizontalStudy, on: str, *, declared: bool) -> str | None:
         StudyError: if a row that is declared public looks like one that is not.
         BudgetExceeded: if one of them has a promise of a run that has not ended.
     """
-    if is_published(on):
+    if sets.is_published(on):
         return None
     what = called(on)
     if study.privacy.ledger == "run":
