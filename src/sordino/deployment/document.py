@@ -1,5 +1,5 @@
-"""The record as it is written and signed, and as a page that opens anywhere; and what a program
-cannot know of a deployment, asked of the people who answer for it.
+"""The record as it is written and signed, and as a page that opens anywhere; and the facts of a
+deployment that a program cannot know, asked of the people who answer for it.
 """
 
 from __future__ import annotations

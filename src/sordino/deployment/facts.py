@@ -43,7 +43,7 @@ class _Row(Frozen):
 
 
 class _Printed(Frozen):
-    """What is read of the JSON of ``sordino audit``."""
+    """The fields that are read of the JSON of ``sordino audit``."""
 
     attack: str
     confidence: float
