@@ -11,9 +11,18 @@ import pytest
 import torch
 
 from permitted import permits
-from sordino.audit.canaries import black_box, own_mechanism, white_box
+from sordino.audit.canaries import (
+    ABSENT,
+    MembersSum,
+    PlantedSum,
+    Watched,
+    black_box,
+    likelihoods,
+    own_mechanism,
+    quieter,
+    white_box,
+)
 from sordino.audit.intervals import rows
-from sordino.audit.planted import ABSENT, MembersSum, PlantedSum, Watched, likelihoods, quieter
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.message import Train

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from sordino.api.auditing import attacked_runs, shadowed
-from sordino.audit.planted import ABSENT, MembersSum
-from sordino.audit.shadows import MembersMean, Shadows, observe, observed, shadows
+from sordino.audit.canaries import ABSENT, MembersSum
+from sordino.audit.lira import MembersMean, Shadows, observe, observed, shadows
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.clients.study import HorizontalStudy

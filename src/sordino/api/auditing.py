@@ -10,9 +10,21 @@ from pathlib import Path
 from sordino.api.shipped import folder
 from sordino.audit import mechanisms
 from sordino.audit.canaries import own_mechanism
-from sordino.audit.intervals import Interval, Row, intervals_figure, lira_figure, rows
-from sordino.audit.lira import FEWEST, FORMS, Form, Inferred, Observed, inferred
-from sordino.audit.shadows import STUDY, Shadows, observe, observed, shadows
+from sordino.audit.intervals import Interval, Row, intervals_figure, rows
+from sordino.audit.lira import (
+    FEWEST,
+    FORMS,
+    STUDY,
+    Form,
+    Inferred,
+    Observed,
+    Shadows,
+    inferred,
+    lira_figure,
+    observe,
+    observed,
+    shadows,
+)
 from sordino.base.errors import StudyError
 from sordino.clients.study import HorizontalStudy
 from sordino.comparison import runner
@@ -253,6 +265,6 @@ def _make(found: Shadows, runs: int, at_once: int, modules: Path, told: Progress
 
     places, threads = (str(base.resolve()), str(modules.resolve())), found.study.execution.threads
     calls = {number: runner.Call((*places, number), threads) for number in left}
-    runner.call("sordino.audit.shadows:work", calls, at_once, ended)
+    runner.call("sordino.audit.lira:work", calls, at_once, ended)
     if failed:
         raise StudyError(f"a shadow run failed: {failed[0]}")

@@ -93,6 +93,8 @@ WIDE = 0.25
 """Share of the canaries that are guessed against (epsilon, delta) alone: of few guesses, the part
 with delta would leave nothing.
 """
+HELD = 0.25
+"""Share of the releases in two worlds that choose the threshold, and are not counted."""
 TradeOff = Callable[[float], float]
 """b."""
 
@@ -190,9 +192,7 @@ def best_threshold(
     return float(found[int(np.argmax(bounds))])
 
 
-def two_worlds(
-    inside: Scores, outside: Scores, curve: Curve, delta: float, alpha: float, held: float = 0.25
-) -> float:
+def two_worlds(inside: Scores, outside: Scores, curve: Curve, delta: float, alpha: float) -> float:
     """A lower bound of epsilon from scores (n,) of releases with and without a record.
 
     Args:
@@ -200,7 +200,6 @@ def two_worlds(
         curve: what the mechanism promises.
         delta: at which epsilon is told; not used by "pure".
         alpha: the bound is wrong with at most this probability.
-        held: share of the releases that choose the threshold, and are not counted.
 
     Raises:
         StudyError: for fewer than eight releases in a world, or scores that are no numbers.
@@ -209,7 +208,7 @@ def two_worlds(
         raise StudyError("an audit in two worlds needs at least 8 releases in each")
     if np.isnan(inside).any() or np.isnan(outside).any():
         raise StudyError("a score of an audit is not a number")
-    first, second = int(len(inside) * held), int(len(outside) * held)
+    first, second = int(len(inside) * HELD), int(len(outside) * HELD)
     threshold = best_threshold(inside[:first], outside[:second], curve, delta, alpha)
     return counted(inside[first:], outside[second:], threshold).bound(curve, delta, alpha)
 
@@ -218,7 +217,6 @@ def chance(m: int, r: int, v: int, epsilon: float, delta: float) -> float:
     """Return a bound on the chance of v right guesses of r, with m canaries."""
     from scipy.special import bdtr, bdtrc
 
-    _checked(m, r, v)
     if v == 0:
         return 1.0
     p = 1.0 / (1.0 + math.exp(-epsilon))
@@ -257,7 +255,6 @@ def of_curve(epsilons: Floats, deltas: Floats) -> TradeOff:
 
 def refuted(m: int, r: int, v: int, other: TradeOff, alpha: float) -> bool:
     """Return whether v right guesses of r are less probable than alpha here."""
-    _checked(m, r, v)
     if v == 0:
         return False
     hit, miss = alpha * v / m, alpha * (r - v) / m
@@ -277,11 +274,6 @@ def least_noise(refuted_at: Callable[[float], bool]) -> float:
         return math.inf
     width = high - math.log(1.0 / 32.0)
     return math.exp(high - bisected(lambda less: refuted_at(math.exp(high - less)), width, 24))
-
-
-def _checked(m: int, r: int, v: int) -> None:
-    if not 0 <= v <= r <= m:
-        raise StudyError(f"of {m} canaries, {r} guesses cannot be right {v} times")
 
 
 class OneRun(NamedTuple):

@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
-from sordino.audit.lira import Inferred
 from sordino.base.errors import StudyError
 from sordino.base.frozen import Frozen
 from sordino.core import records, regimes
 from sordino.core.prepared import PreparedRun
-from sordino.core.statements import Figure, Panel, Series, look
+from sordino.core.statements import Figure, Panel, Series
 from sordino.core.study.base import Study
 from sordino.core.world import Snapshot
 from sordino.report.words import bound
@@ -125,8 +124,6 @@ def played(built: PreparedRun) -> Snapshot:
 
 LEAST, MOST = 0.1, 1000.0
 """Ends of the axis of epsilon; what is beyond stands there."""
-FEWEST = 1e-4
-"""End of both axes of rates."""
 
 
 def lower_text(value: float) -> str:
@@ -197,37 +194,4 @@ def intervals_figure(intervals: Sequence[Interval]) -> Figure:
             ],
         ),
         width=9.0,
-    )
-
-
-def lira_figure(found: Sequence[Inferred]) -> Figure:
-    """Hits over false alarms, a line for each form of the attack: an attacker who may hardly ever
-    be wrong stands at the left end.
-    """
-    guess = Series(x=(FEWEST, 1.0), y=(FEWEST, 1.0), colour="quiet", dash="dashed")
-    lines = [
-        Series(
-            x=[alarms for alarms, _ in one.curve],
-            y=[hits for _, hits in one.curve],
-            name=f"{one.form}: area {one.area:.3f}",
-            colour=look(i)[0],
-        )
-        for i, one in enumerate(found)
-    ]
-    return Figure(
-        key="lira",
-        title="Membership inference",
-        caption="",
-        label="Membership inference: hits over false alarms",
-        x="rate of false alarms",
-        limits=(FEWEST, 1.0),
-        log=True,
-        panels=[
-            Panel(label="rate of hits", series=[guess, *lines], limits=(FEWEST, 1.0), log=True)
-        ],
-        table=(
-            ("form", "false alarms", "hits"),
-            [[one.form, *map(str, point)] for one in found for point in one.curve],
-        ),
-        height=3.2,
     )

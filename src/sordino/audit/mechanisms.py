@@ -227,7 +227,10 @@ def releases(mechanism: Bounded) -> Draw:
     """Return the releases of a mechanism on sums."""
     match mechanism:
         case CountedGaussian():
-            return _pairs(mechanism)
+            record = canary(mechanism, torch.ones(1)).double()
+            vector = float(record) / (mechanism.vector_multiplier * mechanism.clip) ** 2
+            counts = 0.5 / mechanism.count_deviation**2
+            return _one_by_one(mechanism, record, lambda x, n: float(x) * vector + n * counts)
         case GaussianSum():
             return partial(_side_by_side, mechanism)
         case LevelGaussian():
@@ -235,7 +238,9 @@ def releases(mechanism: Bounded) -> Draw:
         case HaarGaussian() if _even(mechanism):
             return _wavelets(mechanism)
         case HaarGaussian():
-            return _constants(mechanism)
+            d = mechanism.basis.dimension
+            record = canary(mechanism, torch.ones(d) / math.sqrt(d)).double()
+            return _one_by_one(mechanism, record, lambda noisy, _: float(noisy @ record))
         case KNorm() | ExponentialNorm():
             return _radial(mechanism)
         case _:
@@ -261,7 +266,7 @@ def _side_by_side(mechanism: GaussianSum, there: bool, n: int, rng: Generator) -
 
 
 def _one_by_one(
-    mechanism: Bounded, record: Tensor, score: Callable[[Tensor, float | None], float]
+    mechanism: Bounded, record: Tensor, score: Callable[[Tensor, float], float]
 ) -> Draw:
     """Releases of a record (d,) or of zeros, with a count of which the record moves 1/2."""
 
@@ -270,19 +275,10 @@ def _one_by_one(
         found = np.empty(n)
         for i in range(n):
             noisy, count = mechanism.release_counted(total, excess, rng)
-            found[i] = score(noisy.double(), count)
+            found[i] = score(noisy.double(), count or 0.0)
         return found
 
     return draw
-
-
-def _pairs(mechanism: CountedGaussian) -> Draw:
-    record = canary(mechanism, torch.ones(1)).double()
-    vector = float(record) / (mechanism.vector_multiplier * mechanism.clip) ** 2
-    counted = 0.5 / mechanism.count_deviation**2
-    return _one_by_one(
-        mechanism, record, lambda noisy, count: float(noisy) * vector + (count or 0.0) * counted
-    )
 
 
 def _even(mechanism: HaarGaussian) -> bool:
@@ -327,20 +323,13 @@ def _levels(mechanism: LevelGaussian) -> Draw:
     )
 
 
-def _constants(mechanism: HaarGaussian) -> Draw:
-    d = mechanism.basis.dimension
-    record = canary(mechanism, torch.ones(d) / math.sqrt(d)).double()
-
-    return _one_by_one(mechanism, record, lambda noisy, _: float(noisy @ record))
-
-
 def _radial(mechanism: KNorm | ExponentialNorm) -> Draw:
     d = mechanism.dimension
     record = canary(mechanism, torch.nn.functional.one_hot(torch.tensor(0), d).float()).double()
     steep = mechanism.claimed(mechanism.noise_multiplier, d).epsilon / mechanism.clip
     power = 0.0 if isinstance(mechanism, KNorm) else d - 1.0
 
-    def ratio(noisy: Tensor, _: float | None) -> float:
+    def ratio(noisy: Tensor, _: float) -> float:
         far, near = length(noisy), length(noisy - record)
         # what lies on the grid's point itself has no logarithm
         least = mechanism.step

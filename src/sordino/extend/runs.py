@@ -4,8 +4,8 @@ from sordino import report as report
 from sordino.audit.bounds import at_least as at_least
 from sordino.audit.bounds import at_most as at_most
 from sordino.audit.canaries import mechanism_of as mechanism_of
-from sordino.audit.shadows import MODEL as MODEL
-from sordino.audit.shadows import load_weights as load_weights
+from sordino.audit.lira import MODEL as MODEL
+from sordino.audit.lira import load_weights as load_weights
 from sordino.base.entropy import Seeded as Seeded
 from sordino.base.errors import DataError as DataError
 from sordino.base.errors import ResumeError as ResumeError

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from sordino.audit import canaries as examples
 from sordino.audit.bounds import Scores
-from sordino.audit.intervals import Interval, Row, alone
-from sordino.audit.planted import (
+from sordino.audit.canaries import (
     Coins,
     Planted,
     Watched,
@@ -29,6 +28,7 @@ from sordino.audit.planted import (
     likelihoods,
     likelihoods_in_order,
 )
+from sordino.audit.intervals import Interval, Row, alone
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.message import Contribution, Train, Vector

@@ -28,8 +28,8 @@ import torch
 from torch import Tensor
 
 from sordino.audit.bounds import Scores, one_run
+from sordino.audit.canaries import Coins, Promised
 from sordino.audit.intervals import Interval, Row, alone, played
-from sordino.audit.planted import Coins, Promised
 from sordino.base.arrays import Ints
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
