@@ -38,7 +38,6 @@ KEYED = "hmac-sha256:"
 """The beginning of keyed fingerprints; then come a name of the key and the digest."""
 SIZE = 32
 """Bytes of a key."""
-_NAMED = 8  # letters of the key's name
 
 
 def place() -> Path:
@@ -129,7 +128,8 @@ def keying(run: str = "", *, make: bool = True) -> Callable[[str], str]:
         StudyError: if the key cannot be read or made.
     """
     key = user_key(make=make)
-    begins, purpose = f"{KEYED}{_name(key)}:", f"sordino fingerprint\n{run}\n"
+    begins = f"{KEYED}{_of(key, 'sordino name of the key').hex()[:8]}:"
+    purpose = f"sordino fingerprint\n{run}\n"
     return lambda plain: begins + _of(key, purpose + plain).hex()
 
 
@@ -222,7 +222,3 @@ def secret_file(path: Path) -> bytes:
 
 def _of(key: bytes, text: str) -> bytes:
     return hmac.digest(key, text.encode(), "sha256")
-
-
-def _name(key: bytes) -> str:
-    return _of(key, "sordino name of the key").hex()[:_NAMED]

@@ -236,11 +236,9 @@ def _imported(place: str) -> ModuleType:
 
 
 def _say(found: Module) -> None:
-    where = (
-        "built into Python, or no single file"
-        if found.file is None
-        else f"{found.file}, sha256 {found.digest}"
-    )
+    where = f"{found.file}, sha256 {found.digest}"
+    if found.file is None:
+        where = "built into Python, or no single file"
     sys.stderr.write(f"This study imports and runs the code of {found.name} ({where})\n")
     sys.stderr.flush()
     _told[found.name] = found

@@ -102,13 +102,9 @@ def why(child: Child) -> str | None:
     if code < 0:
         return f"stopped by signal {-code} ({signal.strsignal(-code)})"
     _, marked, message = words.rpartition("sordino: ")
-    return (
-        message
-        if marked
-        else words.splitlines()[-1]
-        if words
-        else f"ended with status {code} and said nothing"
-    ).strip()
+    if not marked:
+        message = words.splitlines()[-1] if words else f"ended with status {code} and said nothing"
+    return message.strip()
 
 
 def stop(children: Sequence[Child], within: float = PATIENCE, *, ask: bool = True) -> None:

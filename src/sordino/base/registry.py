@@ -7,8 +7,6 @@ Each registered class is a table; a new one is a file with one registration.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -271,19 +269,6 @@ def below(table: object, *keys: str) -> Any:
     for key in keys:
         table = table.get(key) if isinstance(table, Mapping) else None
     return table
-
-
-def register_all(package: str, path: Iterable[str]) -> None:
-    """Import every module of a package, so that what registers itself there is known.
-
-    A new one is a file and nothing else.
-
-    Args:
-        package: its name.
-        path: its ``__path__``.
-    """
-    for found in pkgutil.iter_modules(path, f"{package}."):
-        importlib.import_module(found.name)
 
 
 def foreign(thing: object) -> bool:

@@ -48,7 +48,7 @@ simulation hands out one word in two nanoseconds, which is as long as the noise 
 words seed 32 generators of the same kind (SFC64, Doty-Humphrey 2018) that run side by side in the
 processor's vectors: half a nanosecond a word. Each of the 32 has a state of 192 bits of its own.
 
-A cryptographic generator (``base.keystream.KeyStream``) hands out its own words, in bulk:
+A cryptographic generator (``base.entropy.KeyStream``) hands out its own words, in bulk:
 they are used as they are.
 """
 

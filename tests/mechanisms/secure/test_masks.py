@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino.base import residues
-from sordino.base.keystream import KeyStream
+from sordino.base.entropy import KeyStream
 from sordino.mechanisms.secure.secrets import masked, stream
 
 BITS = st.integers(1, 64)
