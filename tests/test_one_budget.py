@@ -660,7 +660,7 @@ def test_a_run_that_cannot_be_begun_leaves_no_set_open_or_says_how_to_end_it(
     with monkeypatch.context() as patched, noticed(told.append):
         patched.setattr("sordino.core.files.take", full)
         if also:
-            patched.setattr("sordino.privacy.records.close_sets", broken)
+            patched.setattr("sordino.core.run.session.close_sets", broken)
         with pytest.raises(OSError, match="No space"):
             run(tmp_path, "one", saved(tmp_path, "one.csv", plain()), *DP_SGD)
     assert not (tmp_path / "one").exists()

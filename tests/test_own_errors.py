@@ -22,7 +22,7 @@ import numpy as np
 from sordino.data import Partition
 from sordino.data.partition import Division
 from sordino.data.stream import Drift, Opened, Piece, Streaming
-from sordino.core.latency import Latency
+from sordino.core.study.base import Latency
 from sordino.core.method import About
 from sordino.extend.mechanisms import Noise
 from sordino.regimes.asynchronous.method import AsynchronousMethod, Stage

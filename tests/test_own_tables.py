@@ -21,17 +21,17 @@ from pixels import pixels
 from sordino import data
 from sordino.base.errors import DataError, ResumeError, StudyError
 from sordino.core import study as studies
-from sordino.core.latency import LATENCIES, Latency
 from sordino.core.records import plain
 from sordino.core.regimes import named
 from sordino.core.run import session
+from sordino.core.study.base import LATENCIES, Latency
 from sordino.core.study.parse import tables
 from sordino.data import load, names, sets
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "own-tables.md"
 OTHERS = """
 import numpy as np
-from sordino.core.latency import Latency
+from sordino.core.study.base import Latency
 from sordino.data.partition import Division
 from sordino.data.stream import Drift, Opened, Streaming
 from sordino.data.stream.stored import Replayed

@@ -357,15 +357,10 @@ class Schedule:
             ledgers.remaining(
                 {unit: each[at][0] for unit, each in self.stages.items()}, self.budgets
             )
-            for at in self._places
+            for at in range(max(map(len, self.stages.values())))  # all units have as many
         ]
         paid = self.paid(*self.stages)
         return {unit: times(paid, least(each[unit] for each in found)) for unit in found[0]}
-
-    @property
-    def _places(self) -> range:
-        """The places of stages; all units have as many."""
-        return range(max(map(len, self.stages.values())))
 
     def released(
         self, unit: str, true: Event, sigma: float, charges: int

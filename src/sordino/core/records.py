@@ -726,11 +726,9 @@ def _wanted(expected: str) -> str:
     if match is None:
         return f"something else ({expected})"
     kinds = " or ".join(WORDS.get(kind, kind) for kind in match[1].split(" | "))
-    return (
-        kinds
-        if match[2] is None
-        else f"{kinds}, at {'least' if match[2] == '>' else 'most'} {match[3]}"
-    )
+    if match[2] is None:
+        return kinds
+    return f"{kinds}, at {'least' if match[2] == '>' else 'most'} {match[3]}"
 
 
 def _shown(value: object) -> str:

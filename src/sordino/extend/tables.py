@@ -1,7 +1,7 @@
 """For other tables of a study (docs/own-tables.md, docs/own-data.md): classes by name."""
 
-from sordino.core.latency import LATENCIES as LATENCIES
-from sordino.core.latency import Latency as Latency
+from sordino.core.study.base import LATENCIES as LATENCIES
+from sordino.core.study.base import Latency as Latency
 from sordino.data import PARTITIONS as PARTITIONS
 from sordino.data import PUBLISHED as PUBLISHED
 from sordino.data import Partition as Partition

@@ -214,7 +214,7 @@ def test_models_that_several_edges_hold_are_kept_once(tmp_path: Path) -> None:
 
 def test_a_trace_is_played_and_its_mistakes_are_named(tmp_path: Path) -> None:
     from sordino.base.errors import StudyError
-    from sordino.core.latency import read_trace
+    from sordino.core.study.base import read_trace
 
     path = tmp_path / "delays.csv"
     path.write_text("client,seconds\n" + "".join(f"{i % 4},{0.5 + i % 4}\n" for i in range(12)))

@@ -16,10 +16,9 @@ import pytest
 from sordino.base.entropy import Seeded
 from sordino.base.message import Train, Update
 from sordino.clients.simulation import Simulation, round_trips
-from sordino.core.latency import LATENCIES, Constant, Lognormal
 from sordino.core.records import Row, plain
 from sordino.core.run import folder as log
-from sordino.core.study.base import World
+from sordino.core.study.base import LATENCIES, Constant, Lognormal, World
 from sordino.core.world import KernelSnapshot
 from sordino.privacy import Budget, Event, Gaussian, LedgerSession, Permit, PoissonSampled
 from sordino.regimes.synchronous.method import ServerOptimizer, Terms

@@ -102,11 +102,10 @@ def processor() -> str:
 def sources() -> str:
     """Digest of this package's sources."""
     found = hashlib.sha256()
-    root = HOME
-    for path in sorted(root.rglob("*.py")):
-        if path.relative_to(root).parts[0] == "examples":
-            continue  # an installed package has them inside, a checkout beside it
-        found.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
+    for path in sorted(HOME.rglob("*.py")):
+        place = path.relative_to(HOME)
+        if place.parts[0] != "examples":  # an installed package has them inside, a checkout beside
+            found.update(f"{place.as_posix()}\n".encode() + path.read_bytes())
     return found.hexdigest()[:16]
 
 

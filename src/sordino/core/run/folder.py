@@ -558,12 +558,11 @@ def _vectors(path: Path) -> tuple[dict[str, Array], bytes]:
     return vectors, state
 
 
-def _there(folder: Path) -> bool:
+def _checkpoint(folder: Path) -> Path | None:
     try:
-        check_below(folder, *CHECKPOINT.split("/"))
+        return check_below(folder, *CHECKPOINT.split("/"))
     except FileNotFoundError:
-        return False
-    return True
+        return None
 
 
 def read_checkpoint(folder: Path, play: Simulation, regime: str) -> Saved[Snapshot] | None:
@@ -572,9 +571,8 @@ def read_checkpoint(folder: Path, play: Simulation, regime: str) -> Saved[Snapsh
     Raises:
         ResumeError: if it cannot be read, or holds a state of another regime; nothing is guessed.
     """
-    if not _there(folder):
+    if (path := _checkpoint(folder)) is None:
         return None
-    path = folder / CHECKPOINT
     with readable(path, ResumeError, "Restore it from a copy, or begin a new run"):
         vectors, state = _vectors(path)
         version = msgspec.json.decode(state, type=dict[str, msgspec.Raw]).get("format")
@@ -604,9 +602,8 @@ def checkpoint_heads(folder: Path) -> Heads:
     Raises:
         ResumeError: if it cannot be read.
     """
-    if not _there(folder):
+    if (path := _checkpoint(folder)) is None:
         return {}
-    path = folder / CHECKPOINT
     with readable(path, ResumeError), safe_open(path, framework="numpy") as file:
         return msgspec.json.decode(file.metadata()["state"].encode(), type=Saved[msgspec.Raw]).heads
 

@@ -69,6 +69,7 @@ from sordino.core.study.base import Study
 from sordino.core.world import Snapshot
 from sordino.data.notices import notice
 from sordino.privacy import Budget, Charge, Ledger, LedgerSession, NonPrivate, accountant
+from sordino.privacy.records import close_sets
 from sordino.privacy.session import NAME
 
 
@@ -204,8 +205,6 @@ def close_run_sets(study: Study, run: str, *, opened: bool) -> None:
     """Close the sets in a ledger of the data of a run of which no folder stays, or of a tuning;
     ``opened`` says whether it has any for certain.
     """
-    from sordino.privacy.records import close_sets  # arrays take a while to import
-
     folder = Path(study.privacy.ledger).expanduser()
     if study.privacy.ledger == "run" or not (folder / NAME).is_file():
         return
@@ -333,15 +332,10 @@ def _play(
             sim.ledgers.close()
             raise
     outcome = _finish(folder, about, built, moment, time.monotonic() - started)
-    _close(sim.ledgers, folder)
-    return outcome
-
-
-def _close(ledgers: LedgerSession, folder: Path) -> None:
-    """Close the ledgers of a run that goes no further, and destroy its secret key."""
-    ledgers.finish()
-    ledgers.close()
+    sim.ledgers.finish()
+    sim.ledgers.close()
     forget(folder)
+    return outcome
 
 
 def _refuse_changes(place: RunFolder, study: Study, about: About, before: Begin) -> None:

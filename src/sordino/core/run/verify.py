@@ -45,6 +45,7 @@ from sordino.core.run.folder import (
 from sordino.data.sets import is_ours
 from sordino.privacy import Entry, Event, Ledger, accountant, encode
 from sordino.privacy.chain import BEGIN, OTHERS, PROMISED, RECORDS, ROWS, SEAL, Note
+from sordino.privacy.records import Prices, outside, spendings
 from sordino.privacy.rounding import epsilon_text
 from sordino.privacy.session import refuse_closed
 from sordino.privacy.storage import SECONDS, Clock, ledger_errors, seen_by_others
@@ -133,23 +134,14 @@ def verify(path: Path, *, digest: str | None = None, seconds: float = SECONDS) -
             check.ledger(file)
         if path.is_dir() and (warning := seen_by_others(path)) is not None:
             verdict.remarks.append(warning)
-        verdict.epsilon = max(
-            (
-                unit.epsilon
-                for kept in verdict.ledgers
-                for unit in kept.units
-                if unit.epsilon is not None
-            ),
-            default=None,
-        )
+        found = [unit.epsilon for kept in verdict.ledgers for unit in kept.units]
+        verdict.epsilon = max((each for each in found if each is not None), default=None)
         if check.reserved:
             verdict.remarks.append(
                 "epsilon counts what runs could still have spent whose releases chose how much it "
                 "is, or others"
             )
-        verdict.terms = next(
-            (kept.terms for kept in verdict.ledgers if kept.terms is not None), None
-        )
+        verdict.terms = next((kept.terms for kept in verdict.ledgers if kept.terms), None)
     if digest is not None and not check.found:
         verdict.problems.append(
             f"{path}: no link of the chain has the digest {digest[:64]}: entries were cut "
@@ -265,13 +257,6 @@ class _Verification:
                 )
             return self.prices[history, terms]
 
-    def epsilon_of(
-        self, ledger: Ledger, unit: str, terms: Terms, until: int | None = None
-    ) -> float:
-        """Epsilon of what was charged on a unit itself, up to an entry."""
-        with ledger_errors(ledger.path, self.clock):
-            return self.price(ledger, unit, terms, ledger.spent(unit, until))
-
     def ledger(self, path: Path) -> None:
         """Walk a ledger and price all its units; a problem, if that cannot be done."""
         try:
@@ -295,21 +280,13 @@ class _Verification:
         units = mapping(begins[-1].facts.get("units") if begins else None)
         labels = {str(name): str(unit) for unit, name in units.items() if name != unit}
         labels |= ledger.labels()
-        # of sets that know records, what these have spent in all together; and what runs could
-        # still have spent on units, where they chose how much it is
-        together: Mapping[str, Sequence[Spent]] = {}
+        # with what runs could still have spent on units, where they chose how much it is
+        booked: Mapping[str, Sequence[Spent]] = {}
         whole: Mapping[str, Sequence[Spent]] = {}
         if terms is not None:
-            from sordino.privacy.records import (  # arrays take a while to import
-                Prices,
-                bounds,
-                spendings,
-            )
-
             what = f"{ledger.path}: what its records have spent, or could still have spent"
             with readable(what, LedgerError), ledger_errors(ledger.path, self.clock):
-                if ledger.notes(RECORDS):
-                    together = bounds(ledger, self.clock.check)
+                booked = spendings(ledger, self.clock.check)
                 if rest := Prices(ledger).rest():
                     whole = spendings(ledger, self.clock.check, rest)
         stated = {} if terms is None else _stated(ledger, terms)
@@ -317,10 +294,8 @@ class _Verification:
         def most_of(unit: str) -> float | None:
             if terms is None:
                 return None
-            shared = [self.price(ledger, unit, terms, each) for each in together.get(unit, ())]
-            found = self.most[ledger.path, unit] = max(
-                (self.epsilon_of(ledger, unit, terms), *shared, stated.get(unit, 0.0))
-            )
+            own = (self.price(ledger, unit, terms, each) for each in booked[unit])
+            found = self.most[ledger.path, unit] = max((stated.get(unit, 0.0), *own))
             more = (self.price(ledger, unit, terms, each) for each in whole.get(unit, ()))
             return max((found, *more))
 
@@ -330,8 +305,6 @@ class _Verification:
         with ledger_errors(ledger.path, self.clock):
             if not ledger.notes(RECORDS):
                 return
-            from sordino.privacy.records import outside  # arrays take a while to import
-
             self.problems += [
                 f"{ledger.path}: entry {entry.seq} charges {entry.unit}, a set of records, and no "
                 "run made it: no history of these records counts it until the next run over this "
@@ -449,12 +422,13 @@ class _Verification:
         the data, to which others add, that of its own entries up to the seal.
         """
         for ledger, begin, seal in opened:
-            for unit, name in mapping(begin.facts.get("units")).items():
-                whole = local or seal is None
-                known = self.most.get((ledger.path, str(name))) if whole else None
+            until = None if local or seal is None else seal.seq
+            for unit, called in mapping(begin.facts.get("units")).items():
+                name = str(called)
+                known = self.most.get((ledger.path, name)) if until is None else None
                 if known is None:
-                    until = None if whole or seal is None else seal.seq
-                    known = self.epsilon_of(ledger, str(name), terms, until)
+                    with ledger_errors(ledger.path, self.clock):
+                        known = self.price(ledger, name, terms, ledger.spent(name, until))
                 yield unit, known
 
     def result(

@@ -325,11 +325,6 @@ class Data(Table):
         rows = sum(rows * persons for rows, persons in self.person_histogram)
         return sum(min(rows, most) * each for rows, each in self.person_histogram) / rows
 
-    @property
-    def _several_rows(self) -> bool:
-        """Return whether a person may have more than one row."""
-        return self.person is not None and self.person_rows != 1
-
     @model_validator(mode="after")
     def _one_division(self) -> Data:
         if self.validation and self.client_validation:
@@ -337,7 +332,8 @@ class Data(Table):
                 "give validation (before partitioning) or client_validation (of each "
                 "client), not both"
             )
-        if (self.validation or self.client_validation) and self._several_rows:
+        several = self.person is not None and self.person_rows != 1
+        if (self.validation or self.client_validation) and several:
             raise ValueError(
                 f"validation sets rows aside and treats them as public, and person = "
                 f"'{self.person}' says that several rows may be about one person, whose other rows "

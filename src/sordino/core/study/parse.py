@@ -219,19 +219,15 @@ def _without_other_methods(table: dict[str, Any]) -> dict[str, Any]:
 def named_modules(study: Study | Table) -> tuple[str, ...]:
     """Every ``package.module:attribute`` that a study or its tables name: part of what it does."""
     table = study.as_table() if isinstance(study, Study) else study
-    found = [below(table, *place) for place in _code()]
-    return tuple(dict.fromkeys(each for each in found if isinstance(each, str) and ":" in each))
-
-
-def _code() -> tuple[tuple[str, ...], ...]:
-    """Return where a study may name code of its own."""
-    found = tables()
-    return (
-        *((*registry.keys, registry.key) for registry in found),
-        *(registry.keys for registry in found),
+    known = tables()
+    places = (
+        *((*registry.keys, registry.key) for registry in known),
+        *(registry.keys for registry in known),
         *(("model", key) for key in ("name", "party", "server")),
         ("data", "name"),
     )
+    found = [below(table, *place) for place in places]
+    return tuple(dict.fromkeys(each for each in found if isinstance(each, str) and ":" in each))
 
 
 def _changed(table: dict[str, Any], change: str) -> dict[str, Any]:
@@ -268,16 +264,13 @@ def _explain(problem: Table, table: Table, shape: type[Study]) -> str:
     if kind == "registry":  # which names its place
         return str(problem["msg"])
     if kind == "extra_forbidden":
-        keys = _keys(_section_at(location[:-1], table, shape))
-        hint = (
-            f": {shape.elsewhere[name]}"
-            if name in shape.elsewhere
-            else did_you_mean(str(location[-1]), keys)
-        )
+        keys, last = _keys(_section_at(location[:-1], table, shape)), str(location[-1])
+        hint = did_you_mean(last, keys)
+        if name in shape.elsewhere:
+            hint = f": {shape.elsewhere[name]}"
         if not hint:  # tables in which a study of this kind has a key so called
             regime = next(each for each in regimes.names() if regimes.named(each).study is shape)
             places = (each.key for each in _regime(regime) if each.key != name)
-            last = str(location[-1])
             found = dict.fromkeys(each for each in places if each.rpartition(".")[2] == last)
             hint = f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
         return (

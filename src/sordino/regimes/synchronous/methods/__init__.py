@@ -1,5 +1,7 @@
 """Published algorithms; importing this package registers them."""
 
-from sordino.base.registry import register_all
+import importlib
+import pkgutil
 
-register_all(__name__, __path__)
+for found in pkgutil.iter_modules(__path__, f"{__name__}."):  # a new one is a file and nothing else
+    importlib.import_module(found.name)
