@@ -148,8 +148,8 @@ def test_a_count_that_cannot_be_is_found_even_where_every_digest_fits(
         (f"UPDATE entries SET unit = '{'x' * 99}' WHERE seq = 5", "charges 'x{80}…', which no"),
         ("UPDATE entries SET event = '{}' WHERE seq = 5", "not an event"),
         ("UPDATE notes SET content = '{}' WHERE seq = 2", "without one fingerprint"),
-        ("UPDATE notes SET content = '[' WHERE seq = 2", "no JSON"),
-        ("UPDATE notes SET content = '[1]' WHERE seq = 2", "no JSON object"),
+        ("UPDATE notes SET content = '[' WHERE seq = 2", "not JSON that can be read"),
+        ("UPDATE notes SET content = '[1]' WHERE seq = 2", "list where an object"),
         (
             "UPDATE notes SET kind = 'gift' WHERE seq = 2",
             "of a kind that this version does not know",

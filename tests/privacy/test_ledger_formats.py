@@ -38,7 +38,7 @@ from sordino.privacy import (
 from sordino.privacy import ledger as ledgers
 from sordino.privacy.chain import digest
 from sordino.privacy.formats import Adjacency, LedgerFormat
-from sordino.privacy.records import Records, store
+from sordino.privacy.records import Records, spendings, store
 
 STORED = Path(__file__).parents[1] / "golden" / "ledgers"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((STORED / "expected.json").read_text())
@@ -62,6 +62,8 @@ def test_a_stored_ledger_reads_as_it_did(name: str, tmp_path: Path) -> None:
         verified = ledger.verify(expected["digest"])
         assert (verified.entries, verified.digest) == (expected["entries"], expected["digest"])
         assert ledger.units() == expected["units"]
+        for unit, spent in spendings(ledger).items():  # the first formats have no tables of records
+            assert spent[0] == ledger.spent(unit)
         assert [
             [e.seq, e.unit, encode(e.event), e.count, e.why, e.method, e.round, e.key, e.digest]
             for e in ledger.entries()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import special as theirs  # type: ignore[import-untyped]
 
-from sordino.privacy import grid, special
+from sordino.privacy import grid
 
 X = np.concatenate([np.linspace(-40, 40, 4001), 10.0 ** np.linspace(-300, 300, 601)])
 
@@ -17,7 +17,7 @@ X = np.concatenate([np.linspace(-40, 40, 4001), 10.0 ** np.linspace(-300, 300, 6
 @pytest.mark.parametrize("name", ["erfcx", "gammaln", "log_ndtr", "ndtr"])
 def test_every_bit_is_that_of_the_package(name: str) -> None:
     with np.errstate(all="ignore"):
-        mine, other = getattr(special.functions(), name)(X), getattr(theirs, name)(X)
+        mine, other = getattr(grid.functions(), name)(X), getattr(theirs, name)(X)
     assert mine.tobytes() == other.tobytes()
 
 
@@ -33,12 +33,12 @@ def test_a_price_does_not_import_the_package() -> None:
 
 
 def test_another_layout_of_the_library_does_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(special, "_compiled", lambda: None)
-    special.functions.cache_clear()
+    monkeypatch.setattr(grid, "_compiled", lambda: None)
+    grid.functions.cache_clear()
     try:
-        assert special.functions() is theirs
+        assert grid.functions() is theirs
     finally:
-        special.functions.cache_clear()
+        grid.functions.cache_clear()
 
 
 def test_the_edge_of_what_is_looked_at() -> None:

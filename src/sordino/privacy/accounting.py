@@ -29,7 +29,6 @@ inf
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -37,7 +36,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Protocol
 
-from sordino.base.errors import StudyError
+from sordino.base.errors import StudyError, did_you_mean
 from sordino.privacy import loss, parts, pure, renyi
 from sordino.privacy.event import (
     Chosen,
@@ -150,13 +149,11 @@ def _joint(event: Event, rate: float) -> Kind:
             return Kind(rate, sigma if sigma > _NO_NOISE else 0.0)
         case Pure(epsilon=epsilon):
             return Kind(rate, epsilon=epsilon)
+        case Repeated(count=0):
+            return Kind(rate)
         case Repeated(event=inside, count=times):
             one = _joint(inside, rate)
-            return (
-                Kind(rate, one.sigma / math.sqrt(times), one.epsilon * times)
-                if times
-                else Kind(rate)
-            )
+            return Kind(rate, one.sigma / math.sqrt(times), one.epsilon * times)
         case Composed(events=events):
             kinds = [_joint(inside, rate) for inside in events]
             if any(kind.sigma == 0.0 for kind in kinds):
@@ -172,26 +169,15 @@ def _joint(event: Event, rate: float) -> Kind:
 
 
 def _apart(spent: Spent) -> Iterator[tuple[Event, int]]:
-    """A history whose groups and selections stand by themselves, composed of its parts."""
+    """A history without compositions: groups and selections in them stand by themselves."""
     for event, count in spent:
-        if isinstance(event, Repeated) and _stands_alone(event):
-            yield from _apart([(event.event, count * event.count)])
-        elif isinstance(event, Composed) and _stands_alone(event):
-            yield from _apart([(inside, count) for inside in event.events])
-        else:
-            yield event, count
-
-
-def _stands_alone(event: Event) -> bool:
-    match event:
-        case Grouped() | Selected():
-            return True
-        case Repeated(event=inside):
-            return _stands_alone(inside)
-        case Composed(events=events):
-            return any(map(_stands_alone, events))
-        case _:
-            return False
+        match event:
+            case Repeated(event=inside, count=times):
+                yield from _apart([(inside, count * times)])
+            case Composed(events=events):
+                yield from _apart([(inside, count) for inside in events])
+            case _:
+                yield event, count
 
 
 Price = Callable[[Steps, float], float]
@@ -260,11 +246,9 @@ def _or_basic_delta(deltas: Price) -> Price:
     def at_most(steps: Steps, epsilon: float) -> float:
         worst, others = _parts(steps)
         shown = deltas(steps, epsilon)
-        return (
-            min(shown, deltas(others, epsilon - worst) if others else 0.0)
-            if 0.0 < worst <= epsilon
-            else shown
-        )
+        if not 0.0 < worst <= epsilon:
+            return shown
+        return min(shown, deltas(others, epsilon - worst) if others else 0.0)
 
     return at_most
 
@@ -370,8 +354,7 @@ def accountant(name: str) -> Accountant:
     if (best := _best(name)) is not None:
         return best
     if name not in _ALL:
-        close = difflib.get_close_matches(name, NAMES, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else "."
+        hint = did_you_mean(name, NAMES) or "."
         raise StudyError(
             f"accountant {name!r} is not known{hint} Known: {', '.join(NAMES)}, rdp@8 (or "
             "another order above 1)"

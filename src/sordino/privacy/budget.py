@@ -112,16 +112,10 @@ def noise_multiplier(
         raise StudyError(f"noise can be calibrated for at least one step; got {total}")
 
     def spent(units: int) -> list[tuple[Event, int]]:
-        sigma = units / _UNIT
-        return [
-            (
-                SampledRows(sampling_rate, rows, release(sigma * factor))
-                if rows > 1
-                else PoissonSampled(sampling_rate=sampling_rate, event=release(sigma * factor)),
-                count,
-            )
-            for factor, count in schedule
-        ]
+        released = [(release(units / _UNIT * factor), count) for factor, count in schedule]
+        if rows > 1:
+            return [(SampledRows(sampling_rate, rows, one), count) for one, count in released]
+        return [(PoissonSampled(sampling_rate, one), count) for one, count in released]
 
     # The search runs over ten-thousandths: the last sigma that is too small is followed by the
     # answer.
@@ -262,19 +256,17 @@ class Budget:
         return value
 
     def _refusal(self, unit: str, value: float) -> str:
-        digits = next(
-            (d for d in range(4, 17) if epsilon_text(value, d) != epsilon_text(self.epsilon, d)), 17
-        )
-        remedy = (
-            "No bound is known for this release: only a run without a guarantee (infinite "
-            "epsilon) can make it"
-            if math.isinf(value)
-            else "Lower rounds or local steps, or raise noise_multiplier"
-        )
+        pairs = ((epsilon_text(value, d), epsilon_text(self.epsilon, d)) for d in range(4, 18))
+        found, most = next((a, b) for a, b in pairs if a != b)
+        remedy = "Lower rounds or local steps, or raise noise_multiplier"
+        if math.isinf(value):
+            remedy = (
+                "No bound is known for this release: only a run without a guarantee (infinite "
+                "epsilon) can make it"
+            )
         return (
-            f"{unit}: this release would bring epsilon to {epsilon_text(value, digits)},"
-            f" over the budget of {epsilon_text(self.epsilon, digits)} (delta "
-            f"{self.delta:g}, {self.accountant}). {remedy}"
+            f"{unit}: this release would bring epsilon to {found}, over the budget of {most} "
+            f"(delta {self.delta:g}, {self.accountant}). {remedy}"
         )
 
 

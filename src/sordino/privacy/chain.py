@@ -22,6 +22,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from sordino.base.errors import LedgerError
+from sordino.base.files import object_of
 from sordino.privacy.event import Event, decode, encode
 
 if TYPE_CHECKING:
@@ -250,14 +251,7 @@ class Walk:
             raise LedgerError(
                 f"{where} is of a kind that this version does not know: {_short(kind)!r}"
             )
-        try:
-            facts = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise LedgerError(
-                f"{where} ({kind} {_short(name)}) holds no JSON that can be read"
-            ) from error
-        if not isinstance(facts, dict):
-            raise LedgerError(f"{where} ({kind} {_short(name)}) holds no JSON object")
+        facts = object_of(content, f"{where} ({kind} {_short(name)})", LedgerError)
         if kind == UNIT:
             fingerprint, label = facts.get("fingerprint"), facts.get("label")
             if (

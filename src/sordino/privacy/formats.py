@@ -203,7 +203,15 @@ def recognise(db: sqlite3.Connection, path: Path) -> LedgerFormat:
         LedgerError: naming the first thing that no format has, or the later format.
     """
     found = shape(db)
-    _refuse_later(db, path, found)
+    if found.tables.get("meta") == NEWEST.shape.tables["meta"]:
+        number = (db.execute("SELECT value FROM meta WHERE name = 'format'").fetchone() or ("",))[0]
+        known = max(int(one.meta["format"]) for one in FORMATS)
+        if re.fullmatch("[1-9][0-9]{0,3}", str(number)) and int(number) > known:
+            raise LedgerError(
+                f"{path}: this ledger has format {number}, of a later version of this program; "
+                f"this version knows formats up to {known}. Use the later version: nothing is "
+                "guessed"
+            )
     alike = [one for one in FORMATS if one.shape == found]
     if not alike:
         names = found.tables.keys()
@@ -222,18 +230,6 @@ def recognise(db: sqlite3.Connection, path: Path) -> LedgerFormat:
         f"{wanted.meta['format']} it is {wanted.meta.get(name)!r}. It was changed, or written by "
         "another version"
     )
-
-
-def _refuse_later(db: sqlite3.Connection, path: Path, found: Shape) -> None:
-    if found.tables.get("meta") != NEWEST.shape.tables["meta"]:
-        return
-    stated = db.execute("SELECT value FROM meta WHERE name = 'format'").fetchone() or ("",)
-    known = max(int(one.meta["format"]) for one in FORMATS)
-    if re.fullmatch("[1-9][0-9]{0,3}", str(stated[0])) and int(stated[0]) > known:
-        raise LedgerError(
-            f"{path}: this ledger has format {stated[0]}, of a later version of this program; this "
-            f"version knows formats up to {known}. Use the later version: nothing is guessed"
-        )
 
 
 def _difference(wanted: LedgerFormat, found: Shape) -> str:

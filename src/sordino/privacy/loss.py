@@ -53,9 +53,8 @@ from typing import Any
 
 from sordino.privacy import grid as grids
 from sordino.privacy import pure
-from sordino.privacy.grid import Losses, Side
+from sordino.privacy.grid import Losses, Side, functions
 from sordino.privacy.pure import Kind, Steps
-from sordino.privacy.special import functions
 
 _FINE, _QUICK = 1 / 64, 1 / 16  # grid over the standard deviation of one step's loss
 _SMALLEST_GRID = 2.0**-15  # below it, rounding in the cells outweighs what they gain
@@ -199,12 +198,9 @@ def _mild_delta(steps: Steps, epsilon: float) -> float:
         return 0.0
     if (exact := _exact(steps)) is not None:
         return exact(epsilon)
-    composed = _composed(steps, _FINE)
-    return (
-        1.0
-        if composed is None
-        else min(1.0, composed.delta(epsilon) + _ROUNDING * _composed_steps(steps))
-    )
+    if (composed := _composed(steps, _FINE)) is None:
+        return 1.0
+    return min(1.0, composed.delta(epsilon) + _ROUNDING * _composed_steps(steps))
 
 
 def _exact(steps: Steps) -> Callable[[float], float] | None:

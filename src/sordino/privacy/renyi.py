@@ -52,9 +52,8 @@ from heapq import heappop, heappush
 from typing import Any
 
 from sordino.privacy import pure
-from sordino.privacy.grid import Mixture
+from sordino.privacy.grid import Mixture, functions
 from sordino.privacy.pure import Kind, Steps
-from sordino.privacy.special import functions
 
 _BLOCK = 128  # terms of a series that are formed at once
 _MOST = 1000  # terms of a series
@@ -205,19 +204,14 @@ def divergences(steps: Steps, orders: tuple[float, ...]) -> tuple[float, ...]:
     """The Rényi divergence of all steps together, at each order."""
     total = [0.0] * len(orders)
     for kind, count in steps:
-        for i, value in enumerate(divergence(kind, orders)):
-            total[i] += count * value
+        for i, order in enumerate(orders):
+            total[i] += count * _one(kind, order)
     return tuple(total)
-
-
-def divergence(kind: Kind, orders: tuple[float, ...]) -> tuple[float, ...]:
-    """The Rényi divergence of one step at each order; infinite where it cannot be computed."""
-    return tuple(_one(kind, order) for order in orders)
 
 
 @lru_cache(maxsize=16_384)
 def _one(kind: Kind, order: float) -> float:
-    """Of one step at one order."""
+    """Of one step at one order; infinite where it cannot be computed."""
     if kind.rows > 1:
         return rows_divergence(kind, order)
     if kind.gaussian:
@@ -233,12 +227,9 @@ def _one(kind: Kind, order: float) -> float:
     terms = [
         p + order * r + (order - 1.0) * value for (p, r, _), value in zip(bits, rest, strict=True)
     ]
-    top = max(terms)
-    whole = (
-        top + math.log(math.fsum(math.exp(term - top) for term in terms))
-        if math.isfinite(top)
-        else math.inf
-    )
+    top, whole = max(terms), math.inf
+    if math.isfinite(top):
+        whole = top + math.log(math.fsum(math.exp(term - top) for term in terms))
     return min(max(whole / (order - 1.0), 0.0) * (1.0 + _ROUNDING) + _ROUNDING, up + rest[0])
 
 

@@ -76,10 +76,9 @@ class Place:
     def stands(self) -> bool:
         """Tell whether the same file is there still."""
         try:
-            about = self.path.stat()
+            return Place.of(self.path) == self
         except OSError:
             return False
-        return (about.st_dev, about.st_ino) == self.file
 
     @property
     def stamp(self) -> tuple[int, int]:

@@ -34,22 +34,8 @@ from operator import and_, or_
 import numpy as np
 import numpy.typing as npt
 
-from sordino.privacy.event import (
-    Chosen,
-    Composed,
-    Event,
-    Gaussian,
-    Grouped,
-    NonPrivate,
-    Nothing,
-    PoissonSampled,
-    Pure,
-    Repeated,
-    SampledRows,
-    Selected,
-    encode,
-)
-from sordino.privacy.records.group import Column, bare, whole
+from sordino.privacy.event import Event, encode
+from sordino.privacy.records.group import Column, bare, weight, whole
 
 Group = tuple[tuple[int, ...], int]
 """Numbers of sets in ascending order, and the size."""
@@ -166,25 +152,16 @@ def of_groups(groups: Iterable[Group], totals: Totals) -> Counts:
     return found
 
 
-def of_live(
-    groups: Collection[Group], person: bool, totals: Totals, seen: Collection[int] = ()
-) -> list[Counts]:
-    """Return what an entity in these groups may have been charged since they were opened; ``seen``
-    as of :func:`apart`.
-    """
-    ordered = apart(groups, person, seen)
-    sizes = [size for _, size in ordered]
-    found = [
-        of_groups(zip(choice, sizes, strict=True), totals) for choice in choices(ordered, person)
-    ]
-    return found if len(found) == 1 else maximal(found, MOST_WAYS)
-
-
 def histories(of: Class, totals: Totals, seen: Collection[int] = ()) -> list[Counts]:
     """All that an entity of this class may have been in, each way; ``seen`` as of
     :func:`apart`.
     """
-    now = of_live(of.live, of.person, totals, seen)
+    ordered = apart(of.live, of.person, seen)
+    sizes = [size for _, size in ordered]
+    ways = choices(ordered, of.person)
+    now = [of_groups(zip(way, sizes, strict=True), totals) for way in ways]
+    if len(now) > 1:
+        now = maximal(now, MOST_WAYS)
     found = [before + each for before in of.several for each in now]
     return found if len(found) == 1 else maximal(found, MOST_WAYS)
 
@@ -270,34 +247,6 @@ def _place(of: Class) -> tuple[tuple[bool, bool], list[Group], float]:
 
 def _distance(one: Class, other: Class) -> tuple[int, float]:
     return one.live != other.live, abs(weight(one.most) - weight(other.most))
-
-
-def weight(counts: Counts) -> float:
-    """Roughly what a history costs: for sorting, never for a bound."""
-    return sum(count * size * size * _cost(event) for (event, _, size), count in counts.items())
-
-
-def _cost(event: Event) -> float:
-    match event:
-        case Gaussian(noise_multiplier=sigma):
-            return min(1e12, 1.0 / sigma**2 if sigma > 1e-6 else 1e12)
-        case Pure(epsilon=epsilon):
-            return min(1e12, epsilon**2)
-        case (
-            PoissonSampled(sampling_rate=rate, event=inside)
-            | SampledRows(sampling_rate=rate, event=inside)
-        ):
-            return rate**2 * _cost(inside)
-        case Composed(events=events):
-            return sum(map(_cost, events))
-        case Repeated(event=inside, count=count):
-            return count * _cost(inside)
-        case Grouped(event=inside, size=size):
-            return size**2 * _cost(inside)
-        case Chosen(event=inside) | Selected(event=inside):
-            return 2.0 * _cost(inside)
-        case NonPrivate() | Nothing():
-            return 1e12 if isinstance(event, NonPrivate) else 0.0
 
 
 def maximal(histories: Iterable[Counts], at_most: int) -> list[Counts]:

@@ -152,7 +152,6 @@ def grouped(event: Event, size: int) -> Event:
             )
         case Grouped(event=inside, size=before):
             return Grouped(inside, before * size)
-    raise TypeError(f"no group of {event!r} is known")
 
 
 def together(sets: Iterable[Sequence[Event]], size: int) -> tuple[Event, ...]:
@@ -242,3 +241,31 @@ def of_client(own: Spent, others: Iterable[Counts]) -> Spent:
             if count > 0 and kind != LABEL and not isinstance(event, Nothing):
                 return (*own, (ELSEWHERE, 1))
     return own
+
+
+def weight(counts: Counts) -> float:
+    """Roughly what a history costs: for sorting, never for a bound."""
+    return sum(count * size * size * _cost(event) for (event, _, size), count in counts.items())
+
+
+def _cost(event: Event) -> float:
+    match event:
+        case Gaussian(noise_multiplier=sigma):
+            return min(1e12, 1.0 / sigma**2 if sigma > 1e-6 else 1e12)
+        case Pure(epsilon=epsilon):
+            return min(1e12, epsilon**2)
+        case (
+            PoissonSampled(sampling_rate=rate, event=inside)
+            | SampledRows(sampling_rate=rate, event=inside)
+        ):
+            return rate**2 * _cost(inside)
+        case Composed(events=events):
+            return sum(map(_cost, events))
+        case Repeated(event=inside, count=count):
+            return count * _cost(inside)
+        case Grouped(event=inside, size=size):
+            return size**2 * _cost(inside)
+        case Chosen(event=inside) | Selected(event=inside):
+            return 2.0 * _cost(inside)
+        case NonPrivate() | Nothing():
+            return 1e12 if isinstance(event, NonPrivate) else 0.0

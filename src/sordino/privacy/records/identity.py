@@ -28,14 +28,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from sordino.base.arrays import Ints
 from sordino.base.errors import LedgerError
-from sordino.base.siphash import siphash, stacked
+from sordino.base.siphash import Words, siphash, stacked
 from sordino.privacy.records.classes import Group
 from sordino.privacy.records.group import CLIENT, LABEL, SAMPLE
-
-Words = npt.NDArray[np.uint64]
 
 KEY = 16
 """Bytes of a ledger's key."""
@@ -109,26 +107,14 @@ def digests(key: bytes, words: Words) -> Words:
     return siphash((first, second), words.reshape(-1)).reshape(words.shape)
 
 
-Places = npt.NDArray[np.int64]
+Pattern = tuple[tuple[int, int], ...]
+"""Sets that an entity is in, by place, and how many rows it has there."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Membership:
-    """Entities by what they are in.
-
-    Attributes:
-        entities: those that are in a set, ascending, (e,).
-        patterns: number of the pattern of each, (e,).
-        pairs: of each pattern, the sets (by place) and how many rows the entity has there.
+def membership(entity: Ints, at: Ints, sets: int) -> tuple[Ints, Ints, list[Pattern]]:
+    """Return the entities that are in a set, ascending, (e,), the number of each one's pattern,
+    (e,), and the patterns; of rows ``entity`` is whose each is, and ``at`` the place of its set.
     """
-
-    entities: Places
-    patterns: Places
-    pairs: tuple[tuple[tuple[int, int], ...], ...]
-
-
-def membership(entity: Places, at: Places, sets: int) -> Membership:
-    """Of rows: the entity of each, and the place of its set."""
     codes, rows = np.unique(entity * sets + at, return_counts=True)
     whose, where = np.divmod(codes, sets)
     entities, starts, counts = np.unique(whose, return_index=True, return_counts=True)
@@ -143,18 +129,15 @@ def membership(entity: Places, at: Places, sets: int) -> Membership:
         numbers[more] = np.unique(words, return_inverse=True)[1] + numbers.max() + 1
     _, first, patterns = np.unique(numbers, return_index=True, return_inverse=True)
     ends = starts + counts
-    pairs = tuple(
+    pairs = [
         tuple(zip(where[a:b].tolist(), rows[a:b].tolist(), strict=True))
         for a, b in zip(starts[first], ends[first], strict=True)
-    )
-    return Membership(entities, patterns.astype(np.int64), pairs)
+    ]
+    return entities, patterns.astype(np.int64), pairs
 
 
 def groups(
-    pairs: Sequence[tuple[int, int]],
-    numbers: Sequence[int],
-    records: Sequence[Records],
-    person: bool,
+    pairs: Pattern, numbers: Sequence[int], records: Sequence[Records], person: bool
 ) -> frozenset[Group]:
     """Return what a pattern comes to; the other lists are of the sets, by place.
 

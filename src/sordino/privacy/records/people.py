@@ -25,14 +25,15 @@ from operator import or_
 
 import numpy as np
 
+from sordino.base.arrays import Ints
 from sordino.base.errors import LedgerError, ResumeError
-from sordino.base.siphash import stacked
+from sordino.base.siphash import Words, stacked
 from sordino.privacy.chain import BEGIN, CLOSED, OUTSIDE, RECORDS, SEAL
 from sordino.privacy.event import Event
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import store
 from sordino.privacy.records.classes import Class, Pool, bridged, closed, frozen, histories
-from sordino.privacy.records.identity import Places, Records, Words, groups, membership
+from sordino.privacy.records.identity import Records, groups, membership
 from sordino.privacy.records.price import Prices, contains, counted_until, outside, own_of, since
 from sordino.privacy.records.store import Index, Set
 from sordino.privacy.reserve import RESERVE
@@ -256,9 +257,7 @@ def close_sets(ledger: Ledger, run: str) -> bool:
 def open_runs(ledger: Ledger) -> list[str]:
     """The runs that hold sets of a ledger of the data open, in the order of their sets."""
     db = ledger.connection
-    if "record_meta" not in ledger.format.tables or not store.knows_records(db):
-        return []
-    if not store.meta(db, "key"):
+    if not store.knows_records(db) or not store.meta(db, "key"):
         return []
     return list(dict.fromkeys(run for one in store.sets(db) for run in one.runs))
 
@@ -331,25 +330,25 @@ def _entered(
         index, who = _known(index, pool, people, people=True)
     classes = index.classes
     at = np.repeat(np.arange(len(records)), [len(one.rows) for one in records])
-    found = membership(who, at, len(records))
-    patterns = len(found.pairs)
+    entities, which, pairs = membership(who, at, len(records))
+    patterns = len(pairs)
     while True:
-        codes = classes[found.entities].astype(np.int64) * patterns + found.patterns
+        codes = classes[entities].astype(np.int64) * patterns + which
         distinct, places = np.unique(codes, return_inverse=True)
         if len(distinct) <= 4 * max(MOST_CLASSES, patterns) or not pool.halve(classes):
             break
     moved = np.empty(len(distinct), np.uint32)
     for i, code in enumerate(distinct.tolist()):
-        old, pairs = pool.classes[code // patterns], found.pairs[code % patterns]
-        more = groups(pairs, [*fresh], records, old.person)
+        old = pool.classes[code // patterns]
+        more = groups(pairs[code % patterns], [*fresh], records, old.person)
         moved[i] = pool.put(replace(old, live=old.live | more))
-    classes[found.entities] = moved[places]
+    classes[entities] = moved[places]
     return index
 
 
 def _known(
     index: Index, pool: Pool, words: Sequence[Words], *, people: bool = False
-) -> tuple[Index, Places]:
+) -> tuple[Index, Ints]:
     """(The index with these rows or persons, whose classes may be written, the entity of each.)"""
     new = pool.put(Class(person=people, named=people))
     index, who, same = store.found(index, stacked(words), new, people=people)
@@ -415,7 +414,7 @@ def _keep(
     else:  # a ledger of one run, which others see: nobody asks again who is in which class
         store.put_classes(db, kept, [0] * len(kept))
     version = str(int(store.meta(db, "version")) + 1)
-    store.put_meta(db, "version", version)
+    db.execute("UPDATE record_meta SET value = ? WHERE name = 'version'", (version,))
     facts = {"digest": store.digest(db), OUTSIDE: counted or counted_until(ledger)}
     facts |= {} if closed is None else {CLOSED: closed}
     ledger.note(RECORDS, version, facts)

@@ -87,8 +87,7 @@ def since(
 
 
 def _spent(ledger: Ledger, unit: str, until: int | None) -> Counter[Event]:
-    booked = ledger.booked(unit) if until is None else dict(ledger.spent(unit, until))
-    return Counter(booked)
+    return Counter(ledger.booked(unit) if until is None else dict(ledger.spent(unit, until)))
 
 
 @dataclass(slots=True, eq=False)
@@ -429,24 +428,19 @@ class Prices:
     def blame(self, spent: Spent) -> str | None:
         """Which release it is that a history has no bound for; None where it has one."""
         for event, _ in spent:
-            if isinstance(event, NonPrivate) or math.isinf(
-                accountant("rdp").epsilon([(event, 1)], 1e-5)
-            ):
-                entry = self.ledger.connection.execute(
-                    "SELECT seq, method, unit FROM entries WHERE event = ? ORDER BY seq LIMIT 1",
-                    (encode(event),),
-                ).fetchone()
-                why = (
-                    event.reason
-                    if isinstance(event, NonPrivate)
-                    else "a release without a known bound"
-                )
-                where = f" (entry {entry[0]}, method {entry[1]!r})" if entry is not None else ""
-                return (
-                    f"records in it were used before in a way that no epsilon bounds: {why}{where}."
-                    " Nothing takes that back: use other records, or promise nothing (unit = "
-                    "'none')"
-                )
+            if math.isfinite(accountant("rdp").epsilon([(event, 1)], 1e-5)):
+                continue
+            entry = self.ledger.connection.execute(
+                "SELECT seq, method FROM entries WHERE event = ? ORDER BY seq LIMIT 1",
+                (encode(event),),
+            ).fetchone()
+            where = f" (entry {entry[0]}, method {entry[1]!r})" if entry is not None else ""
+            bare = "a release without a known bound"
+            why = event.reason if isinstance(event, NonPrivate) else bare
+            return (
+                f"records in it were used before in a way that no epsilon bounds: {why}{where}. "
+                "Nothing takes that back: use other records, or promise nothing (unit = 'none')"
+            )
         return None
 
     def _bounds(

@@ -24,14 +24,12 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from sordino.base.arrays import Array, Ints
+from sordino.base.siphash import Words
 from sordino.privacy.event import Event, decode, encode
 from sordino.privacy.records.classes import Class, Frozen, Numbers
 from sordino.privacy.records.identity import KEY
-
-Words = npt.NDArray[np.uint64]
-Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,29 +39,12 @@ class Book:
     digests: Words
     owners: Numbers
 
-    def find(self, wanted: Words) -> Places:
+    def find(self, wanted: Words) -> Ints:
         """The entity of each digest, (n,); -1 where there is none. ``wanted`` is best sorted."""
         if not len(self.digests):
             return np.full(len(wanted), -1, np.int64)
         at = np.minimum(np.searchsorted(self.digests, wanted), len(self.digests) - 1)
         return np.where(self.digests[at] == wanted, self.owners[at].astype(np.int64), -1)
-
-    def with_more(self, digests: Words, owners: Places) -> Book:
-        """The book with new digests, sorted and none of them known."""
-        if not len(digests):
-            return self
-        at = np.searchsorted(self.digests, digests)
-        return Book(
-            np.insert(self.digests, at, digests),
-            np.insert(self.owners, at, owners.astype(np.uint32)),
-        )
-
-    def led(self, merged: Mapping[int, Sequence[int]], entities: int) -> Book:
-        """The book once digests of other entities lead to the first that they are."""
-        redirect = np.arange(entities, dtype=np.uint32)
-        for first, others in merged.items():
-            redirect[others] = first
-        return Book(self.digests, redirect[self.owners])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,17 +60,10 @@ class Index:
     people: Book
     classes: Numbers
 
-    def grown(self, count: int, first_class: int) -> Index:
-        """The index with so many entities more, all of one class."""
-        if not count:
-            return self
-        more = np.full(count, first_class, np.uint32)
-        return replace(self, classes=np.concatenate([self.classes, more]))
-
 
 def found(
-    index: Index, words: Words, new_class: int, *, people: bool = False
-) -> tuple[Index, Places, dict[int, list[int]]]:
+    index: Index, words: Words, new_class: int, *, people: bool
+) -> tuple[Index, Ints, dict[int, list[int]]]:
     """(The index with these rows or persons, by their digests (n, w), the entity of each, entities
     that are one: first -> others).
 
@@ -107,34 +81,35 @@ def found(
     left, right = np.tile(one, len(names) - 1), names[1:].reshape(-1)
     owners, merged, total = _components(known, left, right, len(index.classes))
     fresh = known < 0
-    index = index.grown(total - len(index.classes), new_class)
-    book = book.with_more(distinct[fresh], owners[fresh])
+    at = np.searchsorted(book.digests, distinct[fresh])
+    leads = np.insert(book.owners, at, owners[fresh].astype(np.uint32))
     if merged:
-        book = book.led(merged, total)
+        redirect = np.arange(total, dtype=np.uint32)
+        for first, others in merged.items():
+            redirect[others] = first
+        leads = redirect[leads]
+    book = Book(np.insert(book.digests, at, distinct[fresh]), leads)
+    more = np.full(total - len(index.classes), new_class, np.uint32)
+    index = replace(index, classes=np.concatenate([index.classes, more]))
     index = replace(index, people=book) if people else replace(index, rows=book)
     return index, owners[one], merged
 
 
-def connected(left: Places, right: Places, size: int) -> Places:
-    """The component of each of so many nodes (size,), by edges (k,)."""
+def _components(
+    known: Ints, one: Ints, two: Ints, entities: int
+) -> tuple[Ints, dict[int, list[int]], int]:
+    """The entity of each distinct digest, entities that are joined, and how many there are."""
     from scipy.sparse import coo_matrix  # type: ignore[import-untyped]
     from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
 
-    graph: Any = coo_matrix((np.ones(len(left), np.int8), (left, right)), shape=(size, size))
-    found: Places = connected_components(graph, directed=False)[1]
-    return found
-
-
-def _components(
-    known: Places, one: Places, two: Places, entities: int
-) -> tuple[Places, dict[int, list[int]], int]:
-    """The entity of each distinct digest, entities that are joined, and how many there are."""
     nodes, found = len(known), np.flatnonzero(known >= 0)
     old, old_places = np.unique(known[found], return_inverse=True)
     differ = one != two
     left = np.concatenate([one[differ], found])
     right = np.concatenate([two[differ], nodes + old_places])
-    labels = connected(left, right, nodes + len(old))
+    size = nodes + len(old)
+    graph: Any = coo_matrix((np.ones(len(left), np.int8), (left, right)), shape=(size, size))
+    labels: Ints = connected_components(graph, directed=False)[1]
     entity = np.full(int(labels.max(initial=-1)) + 1, -1, np.int64)
     entity[labels[nodes:][::-1]] = old[::-1]  # the smallest number is written last, and stays
     moved = np.flatnonzero(entity[labels[nodes:]] != old)
@@ -147,8 +122,6 @@ def _components(
 
 
 _PART = 1 << 22  # bytes of an array in one value; a ledger's rows have a longest length
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,14 +153,13 @@ class Set:
         return ASIDE in self.unit.split(" ")
 
 
-def prepare(db: sqlite3.Connection, *, apart: bool = False) -> None:
+def prepare(db: sqlite3.Connection, *, apart: bool) -> None:
     """A key and counters, where there are none yet; inside of a transaction.
 
     Args:
         apart: whether the key is kept elsewhere: then none stands here.
     """
-    key = "" if apart else secrets.token_hex(KEY)
-    fresh = {"key": key, "version": "0"}
+    fresh = {"key": "" if apart else secrets.token_hex(KEY), "version": "0"}
     db.executemany("INSERT OR IGNORE INTO record_meta VALUES (?, ?)", fresh.items())
 
 
@@ -201,14 +173,10 @@ def meta(db: sqlite3.Connection, name: str) -> str:
     return found[0]
 
 
-def put_meta(db: sqlite3.Connection, name: str, value: str) -> None:
-    """Another value."""
-    db.execute("INSERT OR REPLACE INTO record_meta VALUES (?, ?)", (name, value))
-
-
 def knows_records(db: sqlite3.Connection) -> bool:
-    """Tell whether this ledger knows records."""
-    return db.execute("SELECT 1 FROM record_meta").fetchone() is not None
+    """Tell whether this ledger knows records; one of an early format has no tables for them."""
+    there = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'record_meta'").fetchone()
+    return bool(there and db.execute("SELECT 1 FROM record_meta").fetchone())
 
 
 _ALL = (
@@ -368,12 +336,6 @@ _TYPES: Mapping[str, str] = {
 }
 
 
-def _arrays(index: Index) -> tuple[Array, ...]:
-    """In the order of their names."""
-    rows, people = index.rows, index.people
-    return rows.digests, rows.owners, people.digests, people.owners, index.classes
-
-
 def index(db: sqlite3.Connection) -> Index:
     """All arrays."""
     found: list[Array] = []
@@ -389,9 +351,11 @@ def index(db: sqlite3.Connection) -> Index:
 
 def put_index(db: sqlite3.Connection, fresh: Index, before: Index) -> None:
     """Write the arrays that are not those of ``before``."""
-    for (name, kind), array, old in zip(
-        _TYPES.items(), _arrays(fresh), _arrays(before), strict=True
-    ):
+    arrays = (
+        (each.rows.digests, each.rows.owners, each.people.digests, each.people.owners, each.classes)
+        for each in (fresh, before)
+    )
+    for (name, kind), array, old in zip(_TYPES.items(), *arrays, strict=True):
         if array is old:
             continue
         db.execute("DELETE FROM record_arrays WHERE name = ?", (name,))
