@@ -21,7 +21,7 @@ from sordino.privacy import (
     Repeated,
     accountant,
 )
-from sordino.privacy.records.classes import Class, coarser
+from sordino.privacy.records.classes import Class, Group, coarser
 from sordino.privacy.records.group import MOST, grouped, of_client, replaced, translated
 from sordino.privacy.records.price import SHOWN, fewer
 
@@ -170,11 +170,11 @@ def test_no_more_classes_are_merged_than_must_be() -> None:
 
 
 def test_ways_that_are_merged_are_covered_by_one_that_has_all_of_their_sets() -> None:
-    alone = {(((i,), 1),): [i] for i in range(10)}
-    shared = {(((i, i + 1), 2),): [20 + i] for i in range(10, 20)}
-    found = fewer({**alone, **shared})
+    ways: dict[tuple[Group, ...], list[int]] = {(((i,), 1),): [i] for i in range(10)}
+    ways |= {(((i, i + 1), 2),): [20 + i] for i in range(10, 20)}
+    found = fewer(ways)
     assert len(found) == 11 <= SHOWN
-    for key, members in {**alone, **shared}.items():
+    for key, members in ways.items():
         (cover,) = (where for where, who in found.items() if set(members) <= set(who))
         assert {each for sets, _ in key for each in sets} <= {x for sets, _ in cover for x in sets}
         assert max(size for _, size in key) <= max(size for _, size in cover)
