@@ -106,6 +106,9 @@ def test_every_number_is_the_true_one_rounded(deviation: float) -> None:
         if i not in unsure:
             assert (out[i], out[half + i]) == tuple(np.float32(n * 2.0**-40) for n in wanted)
     assert len(unsure) < half  # most are sure
+    odd = np.empty(words.size - 1, np.float32)
+    noisy(words, np.zeros(odd.size), odd, 2.0**-40, deviation, counts)
+    assert np.array_equal(odd, out[:-1])
 
 
 def test_doubtful_pairs_are_drawn_with_more_digits_and_none_is_left_out() -> None:
@@ -123,7 +126,8 @@ def test_doubtful_pairs_are_drawn_with_more_digits_and_none_is_left_out() -> Non
                 taken.append(np.array([next(cls.words) for _ in range(count)], np.uint64))
                 return taken[-1]
 
-    released = grid.release(torch.zeros(100, dtype=torch.float64), Source()).double().numpy()  # type: ignore[arg-type]
+    total = torch.arange(100, dtype=torch.float64) * 2.0**37 * grid.step
+    released = grid.release(total, Source()).double().numpy()  # type: ignore[arg-type]
     words, more = taken
     counts = np.zeros(1, np.int64)
     noisy(words, np.zeros(100), np.empty(100, np.float32), grid.step, grid.deviation, counts)
@@ -134,8 +138,23 @@ def test_doubtful_pairs_are_drawn_with_more_digits_and_none_is_left_out() -> Non
         first, second = digits.get(i, (2**63, 2**63))
         wanted = exact_pair(int(words[i]), int(words[50 + i]), first, second, grid.deviation)
         assert (released[i], released[50 + i]) == tuple(
-            float(np.float32(n * grid.step)) for n in wanted
+            float(np.float32(n * grid.step + float(total[place])))
+            for place, n in zip((i, 50 + i), wanted, strict=True)
         )
+    for i in range(50):
+        with mpmath.workdps(40):
+            scaled = [z * grid.deviation for z in true_pair(int(words[i]), int(words[50 + i]))]
+            near = min(abs(x - mpmath.floor(x) - 0.5) for x in scaled)
+        assert i in unsure or near > grid.deviation * ERROR / 2.0
+
+
+def test_the_logarithm_is_as_close_as_the_proof_says() -> None:
+    """Next to sqrt(1/2), where the series leaves most."""
+    for off in range(-200, 200):
+        word = int(2**64 * (math.sqrt(0.5) / 8 + off * 1e-5))
+        with mpmath.workdps(40):
+            exact = -2 * mpmath.log((mpmath.mpf(word) + 0.5) / mpmath.mpf(2) ** 64)
+            assert abs(exact - float(_length(np.uint64(word)))) < 2.0**-46
 
 
 @pytest.mark.parametrize("entropy", ENTROPIES, ids=["seed", "system"])

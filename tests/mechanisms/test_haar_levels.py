@@ -288,6 +288,26 @@ def test_the_table_of_a_study_says_which_clipping() -> None:
     assert multiplier(weighted) == pytest.approx(1 / (f * math.sqrt(groups)))
 
 
+def test_the_papers_form_for_clients_is_its_algorithm_2() -> None:
+    asked = NoiseRequest(
+        unit="client",
+        clip=1.0,
+        noise_multiplier=1.0,
+        parameters=(12,),
+        update_bound=0.5,
+        largest=3.0,
+    )
+    assert HaarNoise(form="paper").make(asked) == HaarGaussian.literal_server(
+        clip=1.0,
+        noise_multiplier=1.0,
+        basis=Basis.flat(12),
+        bound=0.5,
+        weight=3.0,
+        expected=3.0,
+        discount=True,
+    )
+
+
 def test_refuses_what_is_no_mechanism() -> None:
     made = {"clip": 1.0, "noise_multiplier": 1.0, "basis": Basis.flat(4)}
     with pytest.raises(StudyError, match="one weight for each of 3"):

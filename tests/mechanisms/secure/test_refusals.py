@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sordino.base import residues
 from sordino.base.errors import LocalProtocolError, RemoteProtocolError, StudyError
 from sordino.mechanisms.secure import client
 from sordino.mechanisms.secure.messages import (
@@ -239,6 +240,29 @@ def test_who_says_that_shares_fail_is_not_believed_against_all_others() -> None:
     game.sums = game.sums.without(2).without(3)
     game.phase({4: lambda m: Unopened(4, 1, (0, 1, 2, 3))})
     assert game.done == Void("2 of 5 clients sent Signed, and 3 must", (), (4,))
+
+
+def test_clients_that_have_not_answered_are_missing_but_for_shares_of_a_blamed_one() -> None:
+    game = Game().until(1)
+    game.hears(game.says(0))
+    assert game.sums.missing({0, 1, 2}) == (1, 2)
+    game = Game().until(3)
+    game.hears(Unopened(4, 1, (0, 1)))
+    assert game.sums.blamed() == (4,)
+    assert game.sums.missing({0, 1, 2, 3, 4}) == (2, 3)
+
+
+def test_inputs_that_were_added_up_elsewhere_count_in_their_phase_alone() -> None:
+    game = Game().until(2)
+    inputs = [residues.unpacked(game.says(i).values, 3, 32) for i in range(5)]  # type: ignore[union-attr]
+    added = np.sum(inputs, axis=0, dtype=np.uint64)
+    with pytest.raises(LocalProtocolError, match="not asked for"):
+        game.sums.counted((0, 5), added)
+    game.sums = game.sums.counted((0, 1, 2, 3, 4), added)
+    game.phase()
+    with pytest.raises(LocalProtocolError, match="not asked for"):
+        game.sums.counted((0, 1), added)
+    assert game.end().clients == (0, 1, 2, 3, 4)
 
 
 def test_who_reveals_wrong_shares_is_blamed_and_not_their_dealers() -> None:

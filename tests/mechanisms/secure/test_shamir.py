@@ -56,5 +56,7 @@ def test_bad_shares_are_refused() -> None:
             recover({0: bad, 1: shares[1]}, 2, 32)
     with pytest.raises(RemoteProtocolError, match="belong together"):
         recover({0: shares[0], 1: bytes(LENGTH)}, 2, 32)
-    with pytest.raises(ValueError, match="1 to 64"):
-        deal(bytes(65), 2, range(3), bytes)
+    for size in (0, 65):
+        with pytest.raises(ValueError, match="1 to 64"):
+            deal(bytes(size), 2, range(3), bytes)
+    assert recover(deal(bytes(64), 1, range(1), bytes), 1, 64) == bytes(64)
