@@ -18,7 +18,7 @@ import command
 import sordino as so
 from federations import Federation
 from sordino.base.errors import LedgerError, StudyError
-from sordino.deployment import check, document
+from sordino.deployment import document
 from sordino.deployment.document import QUESTIONS, blank_answers
 from sordino.network import certificates, kit, proof
 from sordino.network.site import JoinOptions, opened
@@ -100,7 +100,7 @@ def test_a_federations_record_states_what_sites_have_signed(played: Played, tmp_
     assert made.epsilon is not None
     spent = max(each["epsilon"] for each in stated)
     assert spent <= made.epsilon <= max(spent, so.Run.open(server).epsilon) * 1.00001
-    assert check.check(document.read(server / "record.yaml"), server, authority) == []
+    assert document.check(document.read(server / "record.yaml"), server, authority) == []
     shown = command.sordino(
         tmp_path, "ledger", "verify", str(server / "record.yaml"), "--authority", str(authority)
     )
@@ -133,7 +133,7 @@ def test_a_record_has_the_intervals_of_an_audit_but_not_of_ones_own_examples(
     made = so.record(server, proofs_of=sites, audit=path)
     assert (made.attacks[0].plain, made.attacks[0].ledger) == (0.7, 1.0)
     assert made.points[-1].state == "assumed"
-    assert check.check(document.read(server / "record.yaml"), server, authority) == []
+    assert document.check(document.read(server / "record.yaml"), server, authority) == []
     assert "0.7 to 1" in (server / "record.html").read_text()
     path.write_text(json.dumps({**printed, "verdicts": ["BROKEN"]}))
     assert so.record(server, proofs_of=sites, audit=path).points[-1].state == "open"
@@ -204,7 +204,7 @@ def test_what_is_changed_is_seen(played: Played) -> None:
         change(table)
         path.write_text(yaml.safe_dump(table))
         with pytest.raises(LedgerError, match=said):
-            check.check(document.read(path), path, played[2])
+            document.check(document.read(path), path, played[2])
 
 
 def test_what_a_site_has_spent_more_is_what_the_record_guarantees(played: Played) -> None:
@@ -231,10 +231,10 @@ def test_what_a_site_has_spent_more_is_what_the_record_guarantees(played: Played
     with pytest.raises(StudyError, match="two proofs of one site"):
         so.record(server, proofs_of=[*sites, sites[0]])
     less = so.record(server, proofs_of=sites[1:])
-    assert check.check(less, server, authority)[0].startswith("1 of 3 sites have given no proof")
+    assert document.check(less, server, authority)[0].startswith("1 of 3 sites have given no proof")
     fewer = msgspec.structs.replace(less, sites=less.sites[1:])
     with pytest.raises(LedgerError, match="its sites are not those of the agreement"):
-        check.check(check.signed(fewer, server.parent, "server"), server, authority)
+        document.check(document.signed(fewer, server.parent, "server"), server, authority)
 
 
 def test_parties_with_features_are_told_that_embeddings_tell(federate: Makes) -> None:
@@ -243,7 +243,7 @@ def test_parties_with_features_are_told_that_embeddings_tell(federate: Makes) ->
     made = so.record(folder, proofs_of=sites)
     assert made.epsilon is not None
     assert [each.epsilon is None for each in made.sites] == [True, True, False]
-    assert not check.check(check.signed(made, folder.parent, "server"), folder, authority)
+    assert not document.check(document.signed(made, folder.parent, "server"), folder, authority)
     server = next(each for each in made.actors if each.who == "The server")
     assert "embeddings of its features, without noise" in server.sees
     assert "labels" in server.trusted
@@ -254,15 +254,15 @@ def test_layout_is_not_signed_and_a_site_cannot_sign_for_all(played: Played) -> 
     path, sites, authority = _recorded(played) / "record.yaml", played[1], played[2]
     table = yaml.safe_load(path.read_text())
     path.write_text(json.dumps(table))  # JSON is YAML
-    assert check.check(document.read(path), path, authority) == []
-    forged = check.signed(document.read(path), sites[0].parent, "site")
+    assert document.check(document.read(path), path, authority) == []
+    forged = document.signed(document.read(path), sites[0].parent, "site")
     with pytest.raises(LedgerError, match="a record over all sites is the server's"):
-        check.check(forged, path, authority)
+        document.check(forged, path, authority)
     with pytest.raises(LedgerError, match="give --authority"):
-        check.check(document.read(path), path, None)
+        document.check(document.read(path), path, None)
     table.pop("signature")
     path.write_text(yaml.safe_dump(table))
-    assert "Nobody has signed" in check.check(document.read(path), path, authority)[0]
+    assert "Nobody has signed" in document.check(document.read(path), path, authority)[0]
     own = so.record(sites[0])
     assert document.signer(own) == sites[0].parent.name
     assert [each.name for each in own.sites if each.proof] == [sites[0].parent.name]
@@ -362,7 +362,7 @@ def test_a_record_says_one_thing_to_people_and_programs(played: Played) -> None:
     for change, said in WRITTEN.values():
         path.write_text(change(whole))
         with pytest.raises((LedgerError, StudyError), match=said):
-            check.check(document.read(path), path, played[2])
+            document.check(document.read(path), path, played[2])
 
 
 def test_nobody_but_the_server_signs_a_record_over_all_sites(played: Played) -> None:
@@ -376,8 +376,8 @@ def test_nobody_but_the_server_signs_a_record_over_all_sites(played: Played) -> 
         made = certificates.certify(by, name, kind, now, hosts=hosts)
         for place, content in zip((f"{name}.pem", f"{name}.key"), made.pem(), strict=True):
             (path.parent / place).write_bytes(content)
-        signed = check.signed(document.read(path), path.parent, name)
-        check.check(signed, path, played[2])
+        signed = document.signed(document.read(path), path.parent, name)
+        document.check(signed, path, played[2])
 
     with pytest.raises(LedgerError, match="broker has signed it"):
         signs("broker", "server", "x")
@@ -389,8 +389,8 @@ def test_nobody_but_the_server_signs_a_record_over_all_sites(played: Played) -> 
     read = document.read(path)
     bare = tuple(document.Site(name=each.name) for each in read.sites)
     other = msgspec.structs.replace(read, agreement="", sites=bare)
-    signed = check.signed(other, path.parent, "server")
-    assert "about another agreement" in check.check(signed, path, played[2])[0]
+    signed = document.signed(other, path.parent, "server")
+    assert "about another agreement" in document.check(signed, path, played[2])[0]
     table = yaml.safe_load(path.read_text())
     for sites in [{"name": "server"}], []:  # who is no site does not speak for itself alone
         path.write_text(yaml.safe_dump(table | {"sites": sites}))

@@ -33,7 +33,7 @@ from sordino.privacy.records import open_runs
 from sordino.tune import grid, private
 from sordino.tune.grid import candidates
 from sordino.tune.grid import tuned as chosen
-from sordino.tune.price import Price, measured, price
+from sordino.tune.private import Price, measured, price
 from sordino.tune.public import Scored, best, book, moved
 from sordino.tune.rules import ruled
 

@@ -30,7 +30,6 @@ from sordino.clients.study import HorizontalStudy
 from sordino.comparison import runner
 from sordino.core import study as studies
 from sordino.core.files import locked, replace_file, said_clearly
-from sordino.core.study.base import Study
 from sordino.report.drawing import draw
 
 ALPHA = 0.05
@@ -56,7 +55,7 @@ Progress = Callable[[int, int], None]
 
 def attacked(
     attack: str,
-    study: Study | None,
+    study: studies.Study | None,
     picture: Path,
     *,
     canaries: int,
@@ -135,17 +134,17 @@ def attacked(
     return intervals, inferred
 
 
-def small(unit: str, scale: str) -> Study:
+def small(unit: str, scale: str) -> studies.Study:
     """Return a study that comes with the program: ``samples``, ``clients``, ``arrivals``, ..."""
     changes = (SMALL[unit],) if scale == "quick" else ()
     return studies.read(folder() / "audit" / f"{unit}.toml", changes)
 
 
-def _name(study: Study) -> str:
+def _name(study: studies.Study) -> str:
     return study.name if len(study.name) <= LONGEST_NAME else study.method.name
 
 
-def _horizontal(study: Study) -> HorizontalStudy:
+def _horizontal(study: studies.Study) -> HorizontalStudy:
     if not isinstance(study, HorizontalStudy):
         raise StudyError(
             f"method.name = {study.method.name!r}: this attack is for studies whose clients hold "

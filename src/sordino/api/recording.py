@@ -9,7 +9,7 @@ from pathlib import Path
 from sordino.base.errors import StudyError
 from sordino.base.modules import nothing_new
 from sordino.core.files import said_clearly
-from sordino.deployment import check, document, facts
+from sordino.deployment import document, facts
 from sordino.network import proof as proofs
 from sordino.network.kit import AGREEMENT, Agreed
 
@@ -67,8 +67,8 @@ def record(
         made = facts.made(run, said, proved, agreed, code, attacks)
         if agreed is not None:
             kind = "server" if (home / "server.pem").is_file() else "site"
-            made = check.signed(made, home, kind)
-            check.check(made, run / NAME, authority)
+            made = document.signed(made, home, kind)
+            document.check(made, run / NAME, authority)
     with said_clearly(where):
         where.mkdir(parents=True, exist_ok=True)
     document.write(made, where / NAME)

@@ -130,8 +130,7 @@ def verify(
 
 
 def _verify_record(path: Path, authority: Path | None, as_json: bool) -> None:
-    from sordino.deployment.check import check
-    from sordino.deployment.document import read, signer
+    from sordino.deployment.document import check, read, signer
 
     record = read(path)
     remarks = check(record, path, authority)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sordino.core.study.base import Study
-    from sordino.tune.price import Price
+    from sordino.tune.private import Price
 
 TIMING = (
     "how long this takes tells how many trials there are to whoever watches this machine, and so "
@@ -100,7 +100,7 @@ def tune(
     if on == "private":
         if runs is not None or workers is not None or count != 1:
             raise StudyError("--runs, --workers and --seeds are for public data: leave them out")
-        from sordino.tune.price import price
+        from sordino.tune.private import price
 
         priced = price(found, vary or (), law, trials)
         _privately(priced, path, change or (), out, only_plan, as_json)
@@ -189,7 +189,6 @@ def _privately(
     from sordino.core.run.folder import PAGE
     from sordino.report import write as write_report
     from sordino.tune import private
-    from sordino.tune.price import told
 
     numbers = {
         "candidates": len(priced.studies),
@@ -200,7 +199,7 @@ def _privately(
         "noise_multiplier_untuned": priced.without,
         "missed": priced.missed,
     }
-    say.table("A choice on private data", ["", ""], told(priced))
+    say.table("A choice on private data", ["", ""], private.told(priced))
     say.warn(TIMING)
     if only_plan:
         if as_json:

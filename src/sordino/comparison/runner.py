@@ -32,8 +32,6 @@ from sordino.core.files import locked, replace_file
 from sordino.core.records import known
 from sordino.core.run.folder import flat
 from sordino.core.run.reading import load
-from sordino.core.study.base import Study
-from sordino.core.study.parse import write
 from sordino.live.console import Fact, Screen, remaining
 from sordino.report import words
 
@@ -76,7 +74,7 @@ def _state(task: Task) -> State:
     return "done" if run.done and known(run.about.result) is not None else "begun"
 
 
-def differing(there: Study, asked: Study) -> list[str]:
+def differing(there: studies.Study, asked: studies.Study) -> list[str]:
     """Return the differences of two studies, key by key; defaults and order do not count."""
     old, new = (dict(flat(study.as_table())) for study in (there, asked))
     return [
@@ -137,7 +135,7 @@ def job(task: Task, state: State, scratch: Path) -> Job:
         what = ["--resume", str(task.folder)]
     else:
         path = scratch / f"{task.side.slug}-{task.seed}.toml"
-        replace_file(path, write(task.study).encode())
+        replace_file(path, studies.write(task.study).encode())
         what = [str(path), "--out", str(task.folder)]
     what += ["--modules", str(task.side.path.parent)]
     return Job(

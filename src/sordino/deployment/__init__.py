@@ -17,7 +17,7 @@ Its first part is a draft for the public registry of deployments: its fields are
 registry's schema, so that it can be handed in as it is. Then come the points of NIST SP 800-226
 (what holds, what is assumed, what is open), the actors, and one list of what is not protected.
 
-The server of a federation signs the document over all proofs. :func:`~.check.check` needs the
+The server of a federation signs the document over all proofs. :func:`~.document.check` needs the
 document and the authority's certificate alone: each proof must be of a site of this federation and
 of this run, no site may have spent more than the document states, and the signature must be of the
 authority's server. Equal content has equal bytes to sign (JSON with sorted keys), however the YAML

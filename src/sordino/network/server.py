@@ -28,7 +28,7 @@ from sordino.base.frozen import Frozen
 from sordino.base.settings import give_back, tune
 from sordino.core import regimes
 from sordino.core.files import locked, replace_file
-from sordino.core.prepared import PreparedRun, PrepareRun
+from sordino.core.prepared import Affordable, PreparedRun, PrepareRun
 from sordino.core.records import known
 from sordino.core.run import reading
 from sordino.core.run.session import Outcome, begin, resume
@@ -248,13 +248,11 @@ def _bye(moment: Snapshot, hands_out: bool) -> frames.Bye:
 def prepare_server(options: ServerOptions) -> PrepareRun:
     """Return what makes the objects of a calibrated study at the server."""
 
-    def build(
-        study: Study, folder: Path, run: str, affordable_steps: Sequence[int] | None = None, /
-    ) -> PreparedRun:
+    def build(study: Study, folder: Path, run: str, pays: Affordable) -> PreparedRun:
         if not (folder / "run.json").exists():  # single updates of sites will be here
             folder.chmod(0o700)
         here = regimes.of(study).network(options.agreed.agreement, study)
-        built = here.server(folder, run, affordable_steps, options.test)
+        built = here.server(folder, run, pays, options.test)
         inner = built.simulation
         serving = ServerRun(
             options,

@@ -25,11 +25,10 @@ from sordino.core import study as studies
 from sordino.core.files import locked
 from sordino.core.network import Standing
 from sordino.core.plan import size_text
-from sordino.core.prepared import PreparedRun, PrepareRun
+from sordino.core.prepared import Affordable, PreparedRun, PrepareRun
 from sordino.core.run import session
 from sordino.core.run.environment import sources
 from sordino.core.statements import adjacency, assumptions
-from sordino.core.study.base import Study
 from sordino.core.world import EncodedSnapshot, RunListener, SiteSide
 from sordino.data.dataset import Dataset
 from sordino.data.notices import notice
@@ -158,12 +157,10 @@ def prepare_site(
 ) -> PrepareRun:
     """Return what makes the objects of a calibrated study at a site with its ``own`` examples."""
 
-    def build(
-        study: Study, folder: Path, run: str, affordable_steps: Sequence[int] | None = None, /
-    ) -> PreparedRun:
+    def build(study: studies.Study, folder: Path, run: str, pays: Affordable) -> PreparedRun:
         if not (folder / "run.json").exists():  # seeds of masks and single updates will be here
             folder.chmod(0o700)
-        built = agreed.network.site(index, own, study, folder, run, affordable_steps)
+        built = agreed.network.site(index, own, study, folder, run, pays)
         world: Any = built.simulation
         model, secure = built.first.model, None
         if agreed.summing is not None:
@@ -246,7 +243,7 @@ def site_of(agreed: Agreed) -> int:
     return index
 
 
-def opened(options: JoinOptions) -> tuple[Agreed, int, Study, Dataset]:
+def opened(options: JoinOptions) -> tuple[Agreed, int, studies.Study, Dataset]:
     """The agreement of a kit, which site it is, the study as this site runs it, and its data.
 
     Raises:
@@ -308,7 +305,7 @@ def join(options: JoinOptions, shown: Shown) -> session.Outcome:
     return done
 
 
-def _refuse_another_promise(study: Study, folder: Path) -> None:
+def _refuse_another_promise(study: studies.Study, folder: Path) -> None:
     """Refuse to go on with another limit or ledger than the run began with.
 
     Raises:
@@ -363,7 +360,7 @@ def promised(options: JoinOptions) -> Iterator[str]:
 
 
 def _price(
-    agreed: Agreed, study: Study, index: int, own: Dataset, options: JoinOptions
+    agreed: Agreed, study: studies.Study, index: int, own: Dataset, options: JoinOptions
 ) -> Iterator[str]:
     privacy = study.privacy
     if privacy.unit == "none":

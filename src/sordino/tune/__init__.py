@@ -1,5 +1,5 @@
 """Choosing a study's constants, and paying for it.
 
 ``grid`` says what is tried, ``public`` tries it on public data, ``private`` on the private data at
-a price (``price``), and ``rules`` chooses without trials. A trial is an ordinary run.
+a price, and ``rules`` chooses without trials. A trial is an ordinary run.
 """

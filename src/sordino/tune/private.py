@@ -1,10 +1,10 @@
 """Constants chosen on private data: a random number of runs, of which only the best is released.
 
-The price is booked for all of them before the first. The number of runs is secret: nothing of what
-is left in the end depends on it, but for the choice that is paid for. So no clock, age, order or
-count of anything that follows it stands in a file or is shown: the chosen run says nothing of time,
-is written anew, and all files get one age. Somebody who watches the machine meanwhile sees how long
-it works. The folder of a tuning holds::
+The price of the choice is known, and shown, before anything runs; it is booked for all runs before
+the first. The number of runs is secret: nothing of what is left in the end depends on it, but for
+the choice that is paid for. So no clock, age, order or count of anything that follows it stands in
+a file or is shown: the chosen run says nothing of time, is written anew, and all files get one age.
+Somebody who watches the machine meanwhile sees how long it works. The folder of a tuning holds::
 
     tune.json       what was asked for, what it costs, and in the end what was chosen
     ledger.sqlite   the price, unless the ledger belongs to the data
@@ -26,6 +26,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -37,27 +38,228 @@ from sordino.base.errors import BudgetExceeded, LedgerError, ResumeError, StudyE
 from sordino.base.files import KIB, overwrite, read_below, there
 from sordino.base.fingerprints import refuse_other_data
 from sordino.base.frozen import Frozen
+from sordino.clients.evaluation import priced
+from sordino.clients.study import HorizontalStudy
 from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.files import LOCK, locked, replace_file, said_clearly
-from sordino.core.prepared import PreparedRun, PrepareRun
+from sordino.core.plan import Stages
+from sordino.core.prepared import Affordable, PreparedRun, PrepareRun
 from sordino.core.run import session
 from sordino.core.run.environment import environment
 from sordino.core.run.folder import KEY as SECRET
 from sordino.core.run.folder import LEDGER
 from sordino.core.run.reading import load
-from sordino.core.study.base import Study
-from sordino.privacy import Budget, Charge
-from sordino.privacy.parts import number
+from sordino.privacy import Budget, Charge, Composed, Repeated, Selected, accountant
+from sordino.privacy.event import Trials
+from sordino.privacy.parts import expected, law, missed, name_of, named, number
+from sordino.privacy.records.group import of_rows
+from sordino.privacy.rounding import epsilon_text
+from sordino.regimes.synchronous.regime import REGIME, charges, scheduled
 from sordino.regimes.synchronous.study import SynchronousStudy
-from sordino.tune.price import VALIDATION, Price
+from sordino.tune.grid import Candidate, again
 
+VALIDATION = "accuracy of the final model on its public validation examples"
+TEST = "accuracy of the final model on its public test set, which is therefore too high"
+PAID = "noisy accuracy of the final model on its private test rows, which pay for it"
 NOTE, BEST, HIDDEN = "tune.json", "best", ".tuning"
 KEY, STATE = "tuning.key", "state.json"
 ENDED = bytes(32)  # in the place of the key: all trials are done
 AGAIN = "give the same command again to go on with the tuning"
 AGE = 315_532_800.0
 """The age of all files in the end: the first second of 1980, which every archive can hold."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Price:
+    """A choice that can be paid for.
+
+    Attributes:
+        studies: of each candidate, as a trial runs it: priced as one of a random number.
+        grid: what is tried, as ``KEY=V1,V2``.
+        measure: by what the best is chosen.
+        law: name of the distribution of the number of trials; ``trials`` the distribution.
+        event: what is booked for a client's data (and for private test rows ``tested``).
+        own: the same for each client, where clients have epsilons of their own.
+        epsilon, delta: of everything together, by ``accountant``: of the client that pays most.
+        one: epsilon of a single run with this noise, of the same client.
+        noise, without: noise multipliers of a trial, and of the study if nothing were tuned: the
+            largest over the clients.
+        missed: the chance that a certain candidate is never tried.
+    """
+
+    studies: tuple[SynchronousStudy, ...]
+    grid: tuple[str, ...]
+    measure: str
+    law: str
+    trials: Trials
+    event: Selected
+    own: tuple[Selected, ...]
+    tested: Selected | None
+    epsilon: float
+    delta: float
+    accountant: str
+    one: float
+    noise: float
+    without: float
+    missed: float
+
+
+def price(
+    candidates: Sequence[Candidate], grid: Sequence[str], kind: str, mean: float | None
+) -> Price:
+    """The price of a private choice among candidates.
+
+    Args:
+        kind: the law of the number of trials; ``mean`` how many are expected, by default two for
+            each candidate.
+
+    Raises:
+        StudyError: if the choice cannot be made, or has no proven price.
+    """
+    for candidate in candidates:
+        _refuse(candidate.study)
+    mean = 2.0 * len(candidates) if mean is None else mean
+    first = candidates[0].study
+    trials, measure = law(kind, mean), measured(first)
+    name = name_of(first.privacy.accountant, kind, mean)
+    trials = (named(name) or ("", trials))[1]  # as the accountant's name has it, to the last digit
+    note = {"source": "private", "grid": list(grid), "measure": measure}
+    asked = [
+        again(
+            each.study,
+            f"candidate {each.title}",
+            privacy={"accountant": name, "ledger": "run"},
+            tuned={"chosen": dict(each.chosen), **note},
+        )
+        for each in candidates
+    ]
+    played = tuple(
+        full for each in asked if isinstance(full := regimes.calibrated(each), SynchronousStudy)
+    )
+    prices = {(_histories(study), _tested(study, trials)) for study in played}
+    if len(prices) > 1:
+        raise StudyError(
+            "the candidates cost different amounts (noise, sampling rate, or number of steps or of "
+            "measurements on private rows differ), and a private choice is priced for equal ones: "
+            "vary only keys that leave the price as it is, such as privacy.clip, "
+            "method.learning_rate and model.name"
+        )
+    ((each, tested),), base = prices, accountant(first.privacy.accountant)
+    parts = [[Repeated(event, count) for event, count in history] for history in each]
+    events = tuple(
+        Selected(own[0] if len(own) == 1 else Composed(tuple(own)), trials) for own in parts
+    )
+    delta, rows = first.privacy.delta or 0.0, first.rows_at_once
+    return Price(
+        studies=played,
+        grid=tuple(grid),
+        measure=measure,
+        law=kind,
+        trials=trials,
+        event=events[0],
+        own=events if played[0].privacy.epsilons is not None else (),
+        tested=tested,
+        epsilon=max(base.epsilon([(of_rows(event, rows), 1)], delta) for event in set(events)),
+        delta=delta,
+        accountant=first.privacy.accountant,
+        one=max(
+            base.epsilon([(of_rows(event, rows), count) for event, count in history], delta)
+            for history in set(each)
+        ),
+        noise=played[0].privacy.noise_multiplier or 0.0,
+        without=regimes.calibrated(first).privacy.noise_multiplier or 0.0,
+        missed=missed(trials, len(candidates)),
+    )
+
+
+def _refuse(study: HorizontalStudy) -> None:
+    privacy = study.privacy
+    if not isinstance(study, SynchronousStudy):
+        raise StudyError(
+            "--on private is for methods that work in rounds: on arrival, how often a client's "
+            "data is used depends on the others. Tune on public data"
+        )
+    if privacy.unit == "none" or privacy.epsilon is None or math.isinf(privacy.epsilon):
+        raise StudyError("--on private needs a finite privacy.epsilon, which pays for the choice")
+    if named(privacy.accountant) is not None:
+        raise StudyError(
+            f"privacy.accountant = '{privacy.accountant}' is that of a selection already: give "
+            "that of one run, such as 'pld'"
+        )
+    if privacy.noise_multiplier is not None or study.privacy.noise_multipliers is not None:
+        raise StudyError(
+            "privacy.noise_multiplier is given, and a private choice calibrates the noise of its "
+            "trials so that all of them stay within epsilon: leave it out"
+        )
+    if privacy.entropy != "system":
+        raise StudyError(
+            "--on private draws the number of its trials in secret, and each trial needs noise of "
+            "its own, which noise from a seed is not: set privacy.entropy = 'system'"
+        )
+    chosen = study.method.fixed_tau is None and scheduled(study)
+    if study.method.adapts_noise or privacy.mechanism.sized or chosen:
+        raise StudyError(
+            "--on private needs runs whose price is known beforehand: noise that is chosen along "
+            "the way, a number of steps that is chosen while noise follows a schedule, or a price "
+            "that depends on the model's size, is not"
+        )
+
+
+def measured(study: HorizontalStudy) -> str:
+    """By what candidates are told apart: something public, or something paid for.
+
+    Raises:
+        StudyError: if there is nothing.
+    """
+    if study.data.validation:
+        return VALIDATION
+    if study.data.testing == "private share":
+        return PAID
+    if study.data.testing != "none":
+        return TEST
+    own = ": what data.client_validation sets aside is the clients' own"
+    raise StudyError(
+        "no model of this study is measured on anything that is public or paid for"
+        f"{own if study.data.client_validation else ''}. Give data.validation, a public "
+        "data.test, or data.test = 'private share'"
+    )
+
+
+def _histories(study: SynchronousStudy) -> tuple[Stages, ...]:
+    """Return the most that one run books: for each client where clients differ, else for all."""
+    asked, promised = REGIME.schedule(study, ()), REGIME.promised(study, ())
+    kinds, found = {}, list[Stages]()
+    for first in asked.kinds.values():
+        if first not in kinds:
+            steps, used = charges(study, promised.affordable(first))
+            most = steps if study.method.adapts_steps else used
+            kinds[first] = tuple(asked.spending(first, most or 0))
+        found.append(kinds[first])
+    return tuple(found) if study.privacy.epsilons is not None else (found[0],)
+
+
+def _tested(study: HorizontalStudy, trials: Trials) -> Selected | None:
+    """Return the charge of private test rows; None where there are none."""
+    if study.data.testing != "private share":
+        return None
+    mechanism, _, times = priced(study)
+    return Selected(Repeated(mechanism.event(), times), trials)
+
+
+def told(price: Price) -> list[tuple[str, str]]:
+    """A price, for people: (what, how much)."""
+    mean = expected(price.trials)
+    return [
+        ("candidates", str(len(price.studies))),
+        ("number of trials", f"{price.law}, {mean:g} expected; drawn in secret, told to nobody"),
+        ("a certain candidate is never tried", f"with probability {price.missed:.2f}"),
+        ("epsilon of all of it together", f"{epsilon_text(price.epsilon)} at {price.delta:g}"),
+        ("epsilon of one such run alone", epsilon_text(price.one)),
+        ("noise multiplier of a trial", f"{price.noise:g}"),
+        ("noise multiplier without tuning", f"{price.without:g}"),
+        ("measure", price.measure),
+    ]
 
 
 class TuningNote(Frozen, kw_only=True):
@@ -103,7 +305,7 @@ class _State(Frozen, forbid_unknown_fields=True):
         return (other, tie) > (mine, self.tie)
 
 
-def tune(price: Price, own: Study, folder: Path, say: Callable[[str], None]) -> TuningNote:
+def tune(price: Price, own: studies.Study, folder: Path, say: Callable[[str], None]) -> TuningNote:
     """Book the price, run the trials, and release the best: all of it, or what a kill left of it.
 
     Args:
@@ -200,7 +402,7 @@ def _build_all(price: Price, hidden: Path) -> None:
             built.simulation.ledgers.close()
 
 
-def _book(price: Price, own: Study, folder: Path, note: TuningNote) -> TuningNote:
+def _book(price: Price, own: studies.Study, folder: Path, note: TuningNote) -> TuningNote:
     """Charge every client's data, and private test rows, for all trials together; the note, which
     knows the data then.
 
@@ -236,7 +438,7 @@ def _book(price: Price, own: Study, folder: Path, note: TuningNote) -> TuningNot
 
 
 def _charges(
-    price: Price, own: Study, units: Sequence[str], note: TuningNote
+    price: Price, own: studies.Study, units: Sequence[str], note: TuningNote
 ) -> tuple[list[Charge], dict[str, Budget]]:
     """Return the charges of every unit, and its budget."""
     whole = math.inf if own.privacy.epsilon is None else own.privacy.epsilon
@@ -295,7 +497,7 @@ def drawn(price: Price, entropy: System) -> int:
     )
 
 
-def _score(price: Price, study: Study, folder: Path, build: PrepareRun) -> float | None:
+def _score(price: Price, study: studies.Study, folder: Path, build: PrepareRun) -> float | None:
     """Run one trial, or go on with it; its score, if there is one."""
     if (folder / "run.json").is_file():
         session.resume(folder, _nobody, _nobody, build=build, again=AGAIN)
@@ -335,13 +537,11 @@ def _key(hidden: Path, note: TuningNote) -> bytes:
 def _drawing(key: bytes, trial: int) -> PrepareRun:
     """Return the builder of a trial, whose noise comes from the tuning's key."""
 
-    def build(
-        study: Study, folder: Path, run: str, affordable_steps: Sequence[int] | None = None, /
-    ) -> PreparedRun:
+    def build(study: studies.Study, folder: Path, run: str, pays: Affordable) -> PreparedRun:
         if not there(folder, SECRET):
             replace_file(folder / SECRET, hmac.digest(key, f"trial {trial}".encode(), "sha256"))
             (folder / SECRET).chmod(0o600)
-        return regimes.build(study, folder, run, affordable_steps)
+        return regimes.build(study, folder, run, pays)
 
     return build
 
