@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from cases import METHODS, MORE, study_of
+from sordino.base.errors import LocalProtocolError
 from sordino.base.message import Train
 from sordino.core import regimes as builder
 from sordino.core.effect import Arrived, Closed, Finish, Log, Send, Wake
@@ -204,3 +205,16 @@ def test_the_clock_the_order_of_equal_times_and_what_is_saved() -> None:
     first = saved[0]
     assert (first.flights, first.away, first.count) == (((3.0, 2, 1, 0, ""),), {2: 2}, 2)
     assert saved[-1].flights == ()
+
+
+def test_a_task_that_rises_above_no_earlier_one_is_refused_and_a_run_without_any_is_over() -> None:
+    world: Any = Scripted()
+    watch: Any = SimpleNamespace(row=print, save=print, due=lambda *_: False)
+    world.kernel = kernel = Kernel(world, KernelSnapshot.initial(At()), watch)
+    task = Train(round=1, steps=1, weights=np.zeros(1, np.float32))
+    kernel.dispatch(0, task)
+    with pytest.raises(LocalProtocolError, match="asked for round 1 after round 1"):
+        kernel.dispatch(0, task)
+    world.step = lambda state, event: (state, ())
+    idle = Kernel(world, KernelSnapshot.initial(At()), watch)
+    assert idle.run().state == At()

@@ -255,7 +255,7 @@ def test_clients_that_have_not_answered_are_missing_but_for_shares_of_a_blamed_o
 def test_inputs_that_were_added_up_elsewhere_count_in_their_phase_alone() -> None:
     game = Game().until(2)
     inputs = [residues.unpacked(game.says(i).values, 3, 32) for i in range(5)]  # type: ignore[union-attr]
-    added = np.sum(inputs, axis=0, dtype=np.uint64)
+    added = np.stack(inputs).sum(axis=0, dtype=np.uint64)
     with pytest.raises(LocalProtocolError, match="not asked for"):
         game.sums.counted((0, 5), added)
     game.sums = game.sums.counted((0, 1, 2, 3, 4), added)
