@@ -17,8 +17,8 @@ from sordino.core.plan import Plan
 from sordino.live.console import epsilon_of
 from sordino.privacy import Budget, Gaussian
 from sordino.privacy.rounding import epsilon_text
-from sordino_papers.inversion.attempt import Level
 from sordino_papers.inversion.picture import price_words
+from sordino_papers.inversion.scenes import Level
 
 positive = st.floats(min_value=1e-300, max_value=1e300, allow_nan=False)
 digits = st.integers(1, 17)

@@ -24,23 +24,16 @@ from sordino.clients.study import HorizontalStudy
 from sordino.core import study as studies
 from sordino.mechanisms.gaussian import Gaussian
 from sordino.mechanisms.knorm import exponential_norm
-from sordino.training import dpsgd, models
-from sordino.training.client import ModelKernels
-from sordino.training.dpsgd import PrivateClient
+from sordino.training import client as clients
+from sordino.training import models
+from sordino.training.client import ModelKernels, PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.loss import loss_for
 from sordino.training.optimizer import Sgd
 from sordino.training.perexample.sums import ClippedSum, Examples, MeanGradient
 from sordino_papers.inversion import scenes as inversion
-from sordino_papers.inversion.attempt import Attack, Level, Target, correlation, psnr
-from sordino_papers.inversion.gradient import (
-    Matrix,
-    first_layer,
-    mean_slopes,
-    rank_one,
-    ratio,
-    rows,
-)
+from sordino_papers.inversion.gradient import Matrix, first_layer, mean_slopes, rank_one
+from sordino_papers.inversion.scenes import Attack, Level, Target, correlation, psnr
 
 LINEAR = ("logistic", "svm")
 CORPUS = data.load("digits")
@@ -49,6 +42,20 @@ PUBLIC = torch.from_numpy(data.scaled(CORPUS.test.x)), torch.from_numpy(CORPUS.t
 PLACES = [
     int(np.flatnonzero(CORPUS.train.y == label)[turn]) for turn in range(8) for label in range(10)
 ]
+
+
+def ratio(seen: Matrix) -> Matrix:
+    """x from the row whose bias has the largest gradient."""
+    row: Matrix = seen[int(np.argmax(np.abs(seen[:, -1])))]
+    found: Matrix = row[:-1] / row[-1]
+    return found
+
+
+def rows(seen: Matrix) -> Matrix:
+    """x from all rows, by least squares given the biases' gradients."""
+    row: Matrix = seen[:, -1] @ seen
+    found: Matrix = row[:-1] / row[-1]
+    return found
 
 
 def level(sigma: float | None = 0.0, claimed: float | None = None) -> Level:
@@ -185,7 +192,7 @@ def test_what_is_attacked_is_what_a_client_sends() -> None:
         entropy=Seeded(4),
     )
     task = Train(round=1, steps=1, weights=flat.weights.numpy().copy(), wants_first=True)
-    with mock.patch.object(dpsgd, "hidden", return_value=()):
+    with mock.patch.object(clients, "hidden", return_value=()):
         sent = client.answer(task, permits(client.price(task))).first
     seen = one.release(
         Target(many, Y[:30], 30.0),

@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 from sordino.extend.runs import NAMES, DataError, Study, StudyError, where
 from sordino.extend.runs import study as studies
 from sordino_papers.entry import (
+    CATALOGUE,
     Also,
     Changes,
     Data,
@@ -25,7 +26,6 @@ from sordino_papers.entry import (
     ScaleName,
     Series,
 )
-from sordino_papers.files import CATALOGUE
 
 Present: TypeAlias = Callable[[str], bool]
 """Return True if the files of a data set are on this machine."""
@@ -183,7 +183,8 @@ def grid(
             own = [also.seeds for also in entry.also if also.seeds and _fits(also, place)]
             most = own[-1] if own else entry.seeds
             number = seeds or min(most, chosen.seeds or most)
-            cells.append(Cell(place, named, digest, _seeds(study, number), broker))
+            every = tuple(range(study.seed, study.seed + number))
+            cells.append(Cell(place, named, digest, every, broker))
     if wrong:
         raise StudyError("\n".join(dict.fromkeys(wrong)))
     return Grid(
@@ -194,10 +195,6 @@ def grid(
         data,
         tuple(dict.fromkeys(left_out)),
     )
-
-
-def _seeds(study: Study, count: int) -> tuple[int, ...]:
-    return tuple(range(study.seed, study.seed + count))
 
 
 def grids(
@@ -271,13 +268,9 @@ def _changes(
 
 
 def _fits(also: Also, place: Place) -> bool:
-    pairs = (
-        (also.panel, place.panel),
-        (also.series, place.series),
-        (also.x, place.point),
-        (also.form, place.form),
-    )
-    return all(not names or name in names for names, name in pairs)
+    named = also.panel, also.series, also.x, also.form
+    where = place.panel, place.series, place.point, place.form
+    return all(not names or name in names for names, name in zip(named, where, strict=True))
 
 
 def digest_of(study: Study) -> str:

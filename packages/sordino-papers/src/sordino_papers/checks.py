@@ -75,14 +75,11 @@ def haar_example() -> list[Pair]:
     coefficients = [5.25, 0.25, 0.5, 1, -2, -4, 2, 1]
     weights = [8, 8, 4, 4, 2, 2, 2, 2]
     pairs = zip(found, coefficients, _weights(8), weights, strict=True)
-    return [
-        pair
-        for i, (ours, printed, weight, other) in enumerate(pairs)
-        for pair in (
-            _near(f"coefficient {i}", ours, printed, 1e-6),
-            _near(f"weight {i}", weight, other, 1e-6),
-        )
-    ]
+    told = []
+    for i, (ours, printed, weight, other) in enumerate(pairs):
+        told.append(_near(f"coefficient {i}", ours, printed, 1e-6))
+        told.append(_near(f"weight {i}", weight, other, 1e-6))
+    return told
 
 
 def _variances() -> list[tuple[int, float, float]]:
@@ -184,11 +181,8 @@ def mapa_theorem_4() -> list[Pair]:
     """The mean squared gradient on a quadratic function with L = 1, at the rate of Eq. (13)."""
     rate = 1.0 / (2 * (DELAY + 1))
     squares = _stale(lambda t: rate, UPDATES, DELAY, NOISE)
-    return [
-        _at_most(
-            "mean |grad f|^2", float(squares.mean()), 1.0 / (UPDATES * rate) + 2 * NOISE * rate
-        )
-    ]
+    bound = 1.0 / (UPDATES * rate) + 2 * NOISE * rate
+    return [_at_most("mean |grad f|^2", float(squares.mean()), bound)]
 
 
 CHECKS: Mapping[str, Callable[[], list[Pair]]] = {

@@ -54,23 +54,23 @@ def reproduce(
     """Run the tables and figures of the papers again, and judge what the papers claim of them."""
     if seeds is not None and not 1 <= seeds <= MOST_SEEDS:
         raise StudyError(f"--seeds must be from 1 to {MOST_SEEDS}; got {seeds}")
-    from sordino_papers import cells, files
-    from sordino_papers.entry import SCALES
+    from sordino_papers import cells
+    from sordino_papers.entry import SCALES, entries
 
     size = next((each for each in SCALES if each == scale), None)
     if size is None:
         raise StudyError(f"--scale must be quick, standard or full; got {scale!r}")
     asked = [name for name in names if name.upper() != LIST]
     listed = len(asked) < len(names)
-    entries = files.chosen(asked or ["all"])
-    grids = cells.grids(entries, size, seeds)
+    wanted = entries(asked or ["all"])
+    grids = cells.grids(wanted, size, seeds)
     if listed:
         _list(grids, as_json)
         return
     typed = [*names, *([] if scale == "quick" else ["--scale", scale])]
     typed += [] if seeds is None else ["--seeds", str(seeds)]
     command = " ".join(("sordino reproduce", *typed))
-    whole = grids if size == "full" else cells.grids(entries, "full")
+    whole = grids if size == "full" else cells.grids(wanted, "full")
     found = _played(grids, whole, out, None if judge else (workers, quiet), command)
     _tell(found, out)
     if as_json:
@@ -103,11 +103,7 @@ def _list(grids: Sequence[Grid], as_json: bool) -> None:
         ["name", "item", "data here", "runs", "claims", "core minutes"],
         [
             [
-                str(row["name"]),
-                str(row["item"]),
-                str(row["data"]),
-                str(row["runs"]),
-                str(row["claims"]),
+                *(str(row[key]) for key in ("name", "item", "data", "runs", "claims")),
                 "-" if row["minutes"] is None else f"{row['minutes']:g}",
             ]
             for row in rows
@@ -134,7 +130,7 @@ def _played(
     """
     from sordino.extend.runs import locked, runner
     from sordino_papers import play
-    from sordino_papers.page import write
+    from sordino_papers.pages import write
     from sordino_papers.results import Results, collected, without_repeats
 
     runner.refuse_file(out)

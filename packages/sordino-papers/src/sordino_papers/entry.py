@@ -16,12 +16,13 @@ catalogue.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
+from sordino.extend.commands import StudyError, did_you_mean
 from sordino.extend.runs import MOST_TOML, read_below, readable, toml_of
 from sordino_papers.checks import Computed
 from sordino_papers.measures import Measure, Part, chosen, measure_of
@@ -34,6 +35,7 @@ else:  # read before the rest, by their first keys: the decoder takes them as th
     AMeasure = ARule = Any
 
 ALL_RULES: tuple[type[Rule], ...] = (*RULES, Computed)
+CATALOGUE = Path(__file__).parent / "catalogue"
 ScaleName = Literal["quick", "standard", "full"]
 SCALES: tuple[ScaleName, ...] = ("quick", "standard", "full")
 QUICK_SEEDS = 3  # the fewest over which something can be told
@@ -276,6 +278,39 @@ class Entry(Part, frozen=True, kw_only=True):
             points=said.points or usual.points,
             length=said.length or usual.length,
         )
+
+
+def names(home: Path = CATALOGUE) -> list[str]:
+    """Every entry's name, in order: ``ali-dpfl-table-2`` before ``ali-dpfl-table-10``."""
+
+    def order(name: str) -> list[tuple[int, str | int]]:
+        return [(0, int(word)) if word.isdigit() else (1, word) for word in name.split("-")]
+
+    return sorted((path.stem for path in home.glob("*.toml")), key=order)
+
+
+def entries(asked: Sequence[str], home: Path = CATALOGUE) -> list[Entry]:
+    """The entries that were asked for: names, beginnings of names (``mapa``), or ``all``.
+
+    Raises:
+        StudyError: if a name stands for none.
+    """
+    known = names(home)
+    found: dict[str, None] = {}
+    for word in asked:
+        fitting = [each for each in known if word in ("all", each)] or [
+            each for each in known if each.startswith(f"{word}-")
+        ]
+        if not fitting:
+            papers = dict.fromkeys(name.rsplit("-", 2)[0] for name in known)
+            written = word.lower().replace("_", "-").strip("-")
+            meant = did_you_mean(written, [*known, *papers, "all"])
+            raise StudyError(
+                f"{word!r} is no entry of the catalogue{meant or '.'} "
+                "`sordino reproduce LIST` names all"
+            )
+        found |= dict.fromkeys(fitting)
+    return [read(home / f"{name}.toml") for name in found]
 
 
 def read(path: Path) -> Entry:

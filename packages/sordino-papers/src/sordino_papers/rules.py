@@ -30,11 +30,6 @@ class Asked(NamedTuple):
     high: float = math.inf
     closed: bool = False
 
-    @property
-    def equivalence(self) -> bool:
-        """Return True if the mean must be close to something, from both sides."""
-        return math.isfinite(self.low) and math.isfinite(self.high)
-
 
 def around(margin: float) -> Asked:
     """Return the claim that a mean differs from 0 by at most so much."""

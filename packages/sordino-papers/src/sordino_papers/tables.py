@@ -1,12 +1,16 @@
-"""The numbers of an entry as people read them: the same cells on the page and in Markdown."""
+"""The numbers of an entry as people read them: the same cells on the page and in Markdown; and its
+pictures, as data: numbers over points, curves, and bars, each with the spread over seeds.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import isfinite
+from statistics import fmean
 
-from sordino.extend.runs import Table, words
+from sordino.extend.runs import Figure, Panel, Picture, Series, Table, band, look, picture_of, words
 from sordino_papers.cells import Grid, Place
 from sordino_papers.entry import Entry, Shown
 from sordino_papers.measures import Measure
@@ -98,25 +102,12 @@ def _printed(entry: Entry, i: int, panel: str, series: str, point: str) -> str:
 
 def epsilons(results: Results) -> Table:
     """Claimed and true epsilon of each series and form, over its points and seeds."""
-    rows = []
-    entry = results.grid.entry
-    for series in entry.series:
-        for form in entry.form:
-            cells = [
-                cell
-                for cell in results.grid.cells
-                if (cell.place.series, cell.place.form) == (series.key, form.key)
-            ]
-            found = [results.epsilons(cell) for cell in cells]
-            if not any(true is not None for _, true in found):
-                continue
-            rows.append(
-                [
-                    label_of(entry, series.label, form.key),
-                    _range([claimed for claimed, _ in found]),
-                    _range([true for _, true in found]),
-                ]
-            )
+    rows, cells = [], results.grid.cells
+    for label, _, _, key in _lines(results):
+        mine = [cell for cell in cells if (cell.place.series, cell.place.form) == key]
+        found = [results.epsilons(cell) for cell in mine]
+        if any(true is not None for _, true in found):
+            rows.append([label, *(_range([each[i] for each in found]) for i in (0, 1))])
     if all(row[1] == words.bound(math.inf) for row in rows):  # nothing claims to be private
         rows = []
     return Table("Epsilon", ("series", "epsilon claimed", "epsilon true"), rows)
@@ -178,3 +169,135 @@ def size(value: float, each: Comparison, *, bare: bool = False) -> str:
     told = f"{number:.0f}" if abs(number) >= 1000 else f"{number:.3g}"
     told = "0" if abs(number) < 5e-3 and each.unit else told
     return told if bare or not each.unit else f"{told} {each.unit}"
+
+
+MOST_CURVES = 24
+
+
+def pictures(results: Results) -> list[Picture]:
+    """The pictures of an entry: one for each thing that is shown as one, and each panel."""
+    found = []
+    for i, shown in enumerate(results.grid.entry.shown):
+        for panel in results.grid.panels if shown.kind != "table" else ():
+            series = (_curves if shown.measure.curved else _dots)(results, i, shown, panel)
+            if series:
+                found.append(picture_of(_figure(results, i, shown, panel, series)))
+    return found
+
+
+def _figure(results: Results, i: int, shown: Shown, panel: str, series: Sequence[Series]) -> Figure:
+    entry, measure = results.grid.entry, shown.measure
+    labels = {each.key: each.label for each in entry.panel}
+    title = ", ".join(filter(None, (shown.title or measure.told, labels.get(panel))))
+    label = measure.told + (" (%)" if measure.percent else "")
+    figure = Figure(
+        key=f"{entry.name}-{i}-{panel}",
+        title=title,
+        caption="Mean over seeds; a band reaches from the lowest to the highest.",
+        label=title,
+        x=getattr(measure, "over", "round"),
+        panels=[Panel(label=label, series=series, percent=measure.percent)],
+        height=2.2,
+    )
+    if measure.curved:
+        return figure
+    x, places = entry.x, _places(results)
+    at = list(places.values())
+    log = x is not None and x.log and min(at) > 0
+    room = 0.6 if shown.kind == "bars" or len(at) == 1 else 0.05 * (max(at) - min(at))
+    return replace(
+        figure,
+        caption="A point is the mean over seeds, its bar reaches from the lowest to the highest. "
+        "Crosses are figures of the paper.",
+        x="" if x is None else x.label,
+        limits=(min(at) / 1.2, max(at) * 1.2) if log else (min(at) - room, max(at) + room),
+        log=log,
+        ticks=() if x is None or log else [(place, name) for name, place in places.items()],
+    )
+
+
+def _dots(results: Results, i: int, shown: Shown, panel: str) -> list[Series]:
+    entry, places = results.grid.entry, _places(results)
+    series: list[Series] = []
+    for label, index, form, key in _lines(results):
+        dots = [
+            (x, values)
+            for point, x in places.items()
+            if (values := _values(results, shown, Place(panel, key[1], key[0], point)))
+        ]
+        if not dots:
+            continue
+        colour = look(index)[0]
+        series.append(
+            Series(
+                kind="bar" if shown.kind == "bars" else "points",
+                name=label,
+                colour=colour,
+                dash=look(8 * form)[1],
+                x=[x for x, _ in dots],
+                y=[fmean(values) for _, values in dots],
+                spread=([min(values) for _, values in dots], [max(values) for _, values in dots]),
+            )
+        )
+        printed = [
+            (places[each.x], each.value)
+            for each in entry.published
+            if (each.shown, each.panel, each.series) == (i, panel, key[0]) and each.x in places
+        ]
+        if printed and not form and shown.kind != "bars":
+            xs, ys = zip(*printed, strict=True)
+            series.append(Series(kind="dots", filled=False, colour=colour, x=xs, y=ys))
+    return series
+
+
+def _curves(results: Results, i: int, shown: Shown, panel: str) -> list[Series]:
+    many = len(results.grid.points)
+    scale = 100.0 if shown.measure.percent else 1.0
+    series = []
+    for label, index, form, key in _lines(results):
+        for j, point in enumerate(results.grid.points):
+            found = results.values(shown.measure, Place(panel, key[1], key[0], point))
+            curves = [
+                ([x for x, _ in value], [scale * y for _, y in value])
+                for value in found.values()
+                if isinstance(value, tuple)
+            ]
+            curve, number = band(curves), index * many + j
+            if curve.x:
+                name = ", ".join(filter(None, (label, point)))
+                colour, dash = look(number)[0], look(number + 8 * form)[1]
+                series.append(replace(curve, name=name, colour=colour, dash=dash))
+    return series[:MOST_CURVES]
+
+
+def _lines(results: Results) -> Iterator[tuple[str, int, int, tuple[str, str]]]:
+    """Each series in each form that is run: label, numbers of both, and their keys."""
+    entry = results.grid.entry
+    run = {(cell.place.series, cell.place.form) for cell in results.grid.cells}
+    for index, series in enumerate(entry.series):
+        for form, each in enumerate(entry.form):
+            if (series.key, each.key) in run:
+                label = label_of(entry, series.label, each.key)
+                yield label, index, form, (series.key, each.key)
+
+
+def _places(results: Results) -> dict[str, float]:
+    """Where each point stands on the axis: as it says itself, else one after another."""
+    points = results.grid.entry.x.values if results.grid.entry.x else ()
+    kept = [point for point in points if point.label in results.grid.points]
+    told = all(point.at is not None for point in kept)
+    return {
+        point.label: float(point.at if told and point.at is not None else i)
+        for i, point in enumerate(kept)
+    } or {"": 0.0}
+
+
+def _values(results: Results, shown: Shown, place: Place) -> list[float]:
+    """What is shown, of each seed; empty where there is nothing."""
+    cell = results.grid.at(place)
+    if cell is None or cell.place != place:
+        return []
+    scale = 100.0 if shown.measure.percent else 1.0
+    return [
+        scale * value for value in results.numbers(shown.measure, place).values() if isfinite(value)
+    ]

@@ -141,7 +141,8 @@ class Comparison(msgspec.Struct, frozen=True):
         if pair.exact:
             number = Interval(pair.values[0], pair.values[0], pair.values[0])
             return cls.between(pair, number, number, 1)
-        confidence = EQUIVALENT if pair.asked.equivalence else CONFIDENCE
+        near = all(map(math.isfinite, (pair.asked.low, pair.asked.high)))
+        confidence = EQUIVALENT if near else CONFIDENCE
         kept = interval(pair.values, confidence)
         refuted = interval(pair.values, 1 - (1 - CONFIDENCE) / comparisons)
         return cls.between(pair, kept, refuted, len(pair.values), unit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ ATTACK = "attack.json"
 
 
 class Found(msgspec.Struct, frozen=True):
-    """Quality of an attack's images: means, and its price; None where that is infinite."""
+    """Quality of an attack's images: means, and its price. JSON has null where one is infinite."""
 
     correlation: float
     psnr: float | None
@@ -83,14 +82,9 @@ def _attacked(path: Path, folder: Path, images: int) -> None:
     ratios = [value for attempt in attempts for value in attempt.psnr]
     found = Found(
         sum(correlations) / len(correlations),
-        _finite(sum(ratios) / len(ratios)),
-        _finite(max(attempt.level.once for attempt in attempts)),
-        _finite(max(attempt.level.whole for attempt in attempts)),
+        sum(ratios) / len(ratios),
+        max(attempt.level.once for attempt in attempts),
+        max(attempt.level.whole for attempt in attempts),
     )
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / ATTACK, msgspec.json.encode(found))
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no infinity."""
-    return value if math.isfinite(value) else None

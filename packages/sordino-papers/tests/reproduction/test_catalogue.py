@@ -11,9 +11,9 @@ import pytest
 
 from sordino.extend.runs import StudyError, toml_of
 from sordino.extend.tables import Published
-from sordino_papers import cells, files, parity
+from sordino_papers import cells, parity
 from sordino_papers.checks import CHECKS
-from sordino_papers.entry import SCALES, Entry, parse, read
+from sordino_papers.entry import SCALES, Entry, entries, names, parse, read
 from sordino_papers.measures import SHORT, Best
 
 SMALL = """
@@ -40,9 +40,9 @@ ITEMS: dict[str, tuple[str, Sequence[int], str, Sequence[int]]] = {
 """Of each paper, its tables and figures with results."""
 
 
-@pytest.mark.parametrize("name", files.names())
+@pytest.mark.parametrize("name", names())
 def test_every_study_of_an_entry_is_right(name: str) -> None:
-    entry = files.chosen([name])[0]
+    entry = entries([name])[0]
     for scale in SCALES:
         said = entry.at(scale)
         every = cells.grid(entry, scale, here=lambda data: True)
@@ -65,7 +65,7 @@ def test_every_item_of_a_paper_has_an_entry(paper: str) -> None:
     tables, numbers, figures, others = ITEMS[paper]
     wanted = {f"{paper}-{tables}-{each}" for each in numbers}
     wanted |= {f"{paper}-{figures}-{each}" for each in others}
-    found = {each.name for each in files.entries() if each.paper == paper and "," not in each.item}
+    found = {each.name for each in entries(["all"]) if each.paper == paper and "," not in each.item}
     assert found == wanted
 
 
@@ -98,9 +98,9 @@ def _wrong(entry: Entry) -> list[str]:
     return wrong + [f"{what} twice" for what, each in keys.items() if len(set(each)) < len(each)]
 
 
-@pytest.mark.parametrize("name", files.names())
+@pytest.mark.parametrize("name", names())
 def test_every_name_in_an_entry_stands_for_something(name: str) -> None:
-    assert not _wrong(files.chosen([name])[0])
+    assert not _wrong(entries([name])[0])
 
 
 @pytest.mark.parametrize(
@@ -135,4 +135,4 @@ def test_a_name_of_nothing_is_found() -> None:
 
 def test_a_name_that_is_no_entry_is_refused() -> None:
     with pytest.raises(StudyError, match="is no entry of the catalogue; did you mean"):
-        files.chosen(["ali-dpfl-table-55"])
+        entries(["ali-dpfl-table-55"])

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sordino_papers import files
-from sordino_papers.markdown import COLUMNS, TITLES
+from sordino_papers.entry import entries
+from sordino_papers.pages import COLUMNS, TITLES
 from sordino_papers.verdicts import SAID
 
 DOCS = Path(__file__).parents[4] / "docs"
@@ -28,7 +28,7 @@ def test_a_page_of_a_paper_quotes_the_headlines(paper: str) -> None:
     assert all(len(row) == len(COLUMNS) for row in judged)
     quoted = rows(DOCS / "papers" / f"{paper}.md", f"{TITLES[paper]}: ")
     assert quoted == judged
-    claims = [claim for entry in files.entries() if entry.paper == paper for claim in entry.claim]
+    claims = [claim for entry in entries(["all"]) if entry.paper == paper for claim in entry.claim]
     texts = [f"{TITLES[paper]}: {each.text} ({each.where})" for each in claims if each.headline]
     assert sorted(row[0] for row in judged) == sorted(texts)
 

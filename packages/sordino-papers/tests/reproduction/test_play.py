@@ -11,9 +11,10 @@ import pytest
 
 from sordino.extend.runs import StudyError, runner
 from sordino.extend.runs import write as write_study
-from sordino_papers import cells, files, play, worker
+from sordino_papers import cells, play, worker
+from sordino_papers.entry import entries
 from sordino_papers.measures import Column
-from sordino_papers.page import write
+from sordino_papers.pages import write
 from sordino_papers.results import (
     Damaged,
     Results,
@@ -129,7 +130,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_some_cells_may_have_seeds_of_their_own(home: Path, tmp_path: Path) -> None:
     also = "[[also]]\nseries = ['one']\nseeds = 1\n[[also]]\nseries = ['two']\nx = ['2']\nseeds = 3"
     (home / "ali-dpfl-table-1.toml").write_text(ENTRY + also)
-    (entry,) = files.chosen(["ali-dpfl-table-1"], home)
+    (entry,) = entries(["ali-dpfl-table-1"], home)
     for asked, seeds in ((None, [3, 3, 4, 5]), (2, [3, 3, 4, 4])):
         grid = cells.grid(entry, "standard", asked, home, nothing)
         assert [run.seed for run in play.needed([grid], tmp_path)] == seeds
@@ -138,8 +139,7 @@ def test_some_cells_may_have_seeds_of_their_own(home: Path, tmp_path: Path) -> N
 @pytest.mark.usefixtures("here")
 def test_a_catalogue_is_run_once_and_judged(home: Path, tmp_path: Path) -> None:
     grids = [
-        cells.grid(entry, "standard", home=home, here=nothing)
-        for entry in files.chosen(["all"], home)
+        cells.grid(entry, "standard", home=home, here=nothing) for entry in entries(["all"], home)
     ]
     out = tmp_path / "out"
     runs = play.needed(grids, out)
@@ -159,7 +159,7 @@ def test_a_catalogue_is_run_once_and_judged(home: Path, tmp_path: Path) -> None:
 
     found = [Results(grid, out, {}) for grid in grids]
     pairs = [(each, collected(each)) for each in found]
-    (entry, _) = files.chosen(["all"], home)
+    (entry, _) = entries(["all"], home)
     full = Results(cells.grid(entry, "full", home=home, here=nothing), out, {})
     partly = Results(cells.grid(entry, "full", 4, home=home, here=nothing), out, {})
     assert without_repeats([partly, full]) == [full]
@@ -199,7 +199,7 @@ def test_a_catalogue_is_run_once_and_judged(home: Path, tmp_path: Path) -> None:
 def test_full_scale_judges_a_claim_that_says_so_once_it_was_run(home: Path, tmp_path: Path) -> None:
     path = home / "ali-dpfl-table-1.toml"
     path.write_text(ENTRY.replace("headline = true", 'headline = true\njudged_at = "full"'))
-    (entry,) = files.chosen(["ali-dpfl-table-1"], home)
+    (entry,) = entries(["ali-dpfl-table-1"], home)
     small, full = (
         cells.grid(entry, scale, home=home, here=nothing) for scale in ("standard", "full")
     )
@@ -222,7 +222,7 @@ def test_full_scale_judges_a_claim_that_says_so_once_it_was_run(home: Path, tmp_
 
 
 def test_a_folder_with_another_run_is_refused(home: Path, tmp_path: Path) -> None:
-    grid = cells.grid(files.chosen(["all"], home)[0], "quick", home=home, here=nothing)
+    grid = cells.grid(entries(["all"], home)[0], "quick", home=home, here=nothing)
     (run, *_) = play.needed([grid], tmp_path)
     run.folder.mkdir(parents=True)
     (run.folder / "run.json").write_text('{"name": "another", "status": "done"}')
@@ -233,7 +233,7 @@ def test_a_folder_with_another_run_is_refused(home: Path, tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("here")
 def test_what_is_damaged_is_named_and_the_rest_goes_on(home: Path, tmp_path: Path) -> None:
-    (entry,) = files.chosen(["ali-dpfl-table-1"], home)
+    (entry,) = entries(["ali-dpfl-table-1"], home)
     grid = cells.grid(entry, "quick", 1, home=home, here=nothing)
     out = tmp_path / "out"
     first, second = play.needed([grid], out)
@@ -261,7 +261,7 @@ def test_what_is_damaged_is_named_and_the_rest_goes_on(home: Path, tmp_path: Pat
 def test_an_unforeseen_error_ends_one_run_only(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (entry,) = files.chosen(["ali-dpfl-table-1"], home)
+    (entry,) = entries(["ali-dpfl-table-1"], home)
     grid = cells.grid(entry, "quick", 1, home=home, here=nothing)
     runs = play.needed([grid], tmp_path)
 
@@ -305,7 +305,7 @@ rule = { no_worse = "two", than = ["one"], margin = 1.0, panel = ["a"] }
     (home / "ali-dpfl-table-1.toml").write_text(
         ENTRY.replace('series = "two"\nx', 'panel = "a"\nseries = "two"\nx') + panels
     )
-    (entry,) = files.chosen(["ali-dpfl-table-1"], home)
+    (entry,) = entries(["ali-dpfl-table-1"], home)
     grid = cells.grid(entry, "quick", home=home, here=lambda name: True)
     assert data_of(grid) == "MNIST; digits (not the paper's data)"
     told = collected(Results(grid, tmp_path, {}))
@@ -316,11 +316,11 @@ def test_wrong_changes_name_their_cell(home: Path) -> None:
     path = home / "ali-dpfl-table-1.toml"
     path.write_text(ENTRY.replace("budget.rounds=1", "budget.round=1"))
     with pytest.raises(StudyError, match=r"ali-dpfl-table-1, one round, 2: .*budget"):
-        cells.grid(files.chosen(["ali-dpfl-table-1"], home)[0], "quick", home=home)
+        cells.grid(entries(["ali-dpfl-table-1"], home)[0], "quick", home=home)
 
 
 def test_data_that_is_here_is_preferred(home: Path) -> None:
-    grid = cells.grid(files.chosen(["all"], home)[0], "full", home=home, here=lambda name: True)
+    grid = cells.grid(entries(["all"], home)[0], "full", home=home, here=lambda name: True)
     taken = grid.data[""]
     assert taken is not None
     assert taken.papers
@@ -349,7 +349,7 @@ where = "Section 3"
 rule = { no_worse = "two", than = ["one"], margin = 1.0, x = ["3"] }
 """
     path.write_text(ENTRY.replace("[scale.standard]", f"{panels}[scale.standard]"))
-    (entry,) = files.chosen(["ali-dpfl-table-1"], home)
+    (entry,) = entries(["ali-dpfl-table-1"], home)
     results = Results(cells.grid(entry, "full", home=home, here=nothing), home, {})
     assert [results.grid.points_of(panel) for panel in results.grid.panels] == [["2"], ["3"]]
     assert [table.head for table in tables(results)] == [["clients", "2"], ["clients", "3"]]
@@ -373,7 +373,7 @@ changes = [
 def test_a_series_through_a_broker_is_left_out_where_there_is_none(home: Path) -> None:
     path = home / "ali-dpfl-table-1.toml"
     path.write_text(ENTRY.replace('key = "two"', THROUGH))
-    (entry,) = files.chosen(["ali-dpfl-table-1"], home)
+    (entry,) = entries(["ali-dpfl-table-1"], home)
     grid = cells.grid(entry, "quick", home=home, here=nothing)
     assert grid.series == ["one"]
     assert "two rounds: needs Mosquitto, which is not installed" in grid.left_out
@@ -390,7 +390,7 @@ def test_a_series_through_a_broker_is_left_out_where_there_is_none(home: Path) -
 def test_a_scripted_run_through_a_broker_is_the_simulation(home: Path, tmp_path: Path) -> None:
     path = home / "ali-dpfl-table-1.toml"
     path.write_text(ENTRY.replace('key = "two"', THROUGH))
-    (entry,) = files.chosen(["ali-dpfl-table-1"], home)
+    (entry,) = entries(["ali-dpfl-table-1"], home)
     study = cells.grid(entry, "quick", 1, home).cells[-1].study
     (tmp_path / "study.toml").write_text(write_study(study))
     found = []
@@ -404,7 +404,7 @@ def test_a_scripted_run_through_a_broker_is_the_simulation(home: Path, tmp_path:
 def test_points_and_forms_leave_a_fixed_series_as_it_is(home: Path) -> None:
     path = home / "ali-dpfl-table-1.toml"
     path.write_text(ENTRY.replace('label = "one round"', 'label = "one round"\nfixed = true'))
-    grid = cells.grid(files.chosen(["ali-dpfl-table-1"], home)[0], "full", home=home, here=nothing)
+    grid = cells.grid(entries(["ali-dpfl-table-1"], home)[0], "full", home=home, here=nothing)
     digests = {
         series: [cell.digest for cell in grid.cells if cell.place.series == series]
         for series in ("one", "two")
@@ -436,7 +436,7 @@ def test_processes_get_fewer_runs_towards_the_end() -> None:
 
 @pytest.mark.nightly
 def test_runs_are_made_in_processes(home: Path, tmp_path: Path) -> None:
-    grid = cells.grid(files.chosen(["all"], home)[0], "quick", home=home, here=nothing)
+    grid = cells.grid(entries(["all"], home)[0], "quick", home=home, here=nothing)
     assert not play.play(play.needed([grid], tmp_path), 2, True, lambda text: None)
 
 
@@ -444,7 +444,7 @@ def test_quick_is_standard_with_few_seeds_and_its_own_changes(home: Path) -> Non
     path = home / "ali-dpfl-table-1.toml"
     more = "[scale.quick]\nlength = 'half of a tenth'\nchanges = ['budget.rounds=3']\n"
     path.write_text(ENTRY.replace("seeds = 2", "seeds = 5") + more)
-    (entry,) = files.chosen(["ali-dpfl-table-1"], home)
+    (entry,) = entries(["ali-dpfl-table-1"], home)
     grid = cells.grid(entry, "quick", home=home, here=nothing)
     assert grid.points == ["2"]
     assert grid.seeds == (3, 4, 5)
@@ -452,7 +452,7 @@ def test_quick_is_standard_with_few_seeds_and_its_own_changes(home: Path) -> Non
     assert [study.budget.rounds for study in studies] == [3, 3]
     assert entry.at("quick").length == "half of a tenth"
     path.write_text(ENTRY + "[scale.quick]\nleft_out = 'it takes long'\n")
-    (entry,) = files.chosen(["ali-dpfl-table-1"], home)
+    (entry,) = entries(["ali-dpfl-table-1"], home)
     told = collected(Results(cells.grid(entry, "quick", home=home, here=nothing), home, {}))
     assert told.left_out == ("Table I: it takes long",)
     assert {claim.verdict for claim in told.claims} == {"not run"}

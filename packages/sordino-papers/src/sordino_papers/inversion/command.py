@@ -9,9 +9,8 @@ from pathlib import Path
 from sordino.extend.commands import AttackOptions, StudyError, say
 from sordino.extend.runs import MODEL, HorizontalStudy, Study, replace_file, said_clearly, tell
 from sordino_papers.inversion import scenes as inversion
-from sordino_papers.inversion.attempt import Scene
 from sordino_papers.inversion.picture import inversion_figure, noise_words, scene_words
-from sordino_papers.inversion.scenes import Attacked, NoiseLevel
+from sordino_papers.inversion.scenes import Attacked, NoiseLevel, Scene
 
 RAW = (
     "the picture contains raw training images. With real data, it must stay with the owner "

@@ -42,8 +42,8 @@ scale.
 
 >>> x, g = np.array([0.25, 1.0]), np.array([-0.6, 0.2, 0.4])
 >>> seen = np.outer(g, [*x, 1.0])
->>> [estimate(seen).round(6).tolist() for estimate in (ratio, rows, rank_one)]
-[[0.25, 1.0], [0.25, 1.0], [0.25, 1.0]]
+>>> rank_one(seen).round(6).tolist()
+[0.25, 1.0]
 >>> matched(seen, np.array([[-1.0, 0.5, 0.5]])).round(6).tolist()  # not quite g
 [[0.25, 1.0]]
 
@@ -147,25 +147,10 @@ def mean_slopes(flat: Flat, loss: Loss, x: Tensor, y: Tensor, classes: int) -> M
     return found
 
 
-def _image(row: Matrix) -> Matrix:
-    """x from a multiple of [x; 1]; the row itself where the multiple is 0."""
-    return row[:-1] / (row[-1] or 1.0)
-
-
-def ratio(seen: Matrix) -> Matrix:
-    """x from the row whose bias has the largest gradient."""
-    return _image(seen[int(np.argmax(np.abs(seen[:, -1])))])
-
-
-def rows(seen: Matrix) -> Matrix:
-    """x from all rows, by least squares given the biases' gradients."""
-    return _image(seen[:, -1] @ seen)
-
-
 def rank_one(seen: Matrix) -> Matrix:
-    """x from the best rank-one fit."""
+    """x from the best rank-one fit, a multiple of [x; 1]; the fit itself where that is 0."""
     found: Matrix = np.linalg.svd(seen, full_matrices=False)[2][0]
-    return _image(found)
+    return found[:-1] / (found[-1] or 1.0)
 
 
 def matched(seen: Matrix, slopes: Matrix) -> Matrix:

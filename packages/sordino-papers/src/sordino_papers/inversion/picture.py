@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sordino.extend.runs import INK, QUIET, canvas, clean, epsilon_text, figure, svg
-from sordino_papers.inversion.attempt import Level, Scene
+from sordino_papers.inversion.scenes import Level, Scene
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,13 +51,8 @@ def price_words(level: Level) -> str:
     >>> price_words(Level(sigma=0.1, once=1.0, whole=2.00001))
     'ε = 1 once, 2.001 in all'
     """
-    if math.isinf(level.once):
-        return "ε = ∞"
-    return f"ε = {_bound(level.once)} once, {_bound(level.whole)} in all"
-
-
-def _bound(epsilon: float) -> str:
-    return epsilon_text(epsilon, infinite="∞")
+    once, whole = (epsilon_text(each, infinite="∞") for each in (level.once, level.whole))
+    return "ε = ∞" if math.isinf(level.once) else f"ε = {once} once, {whole} in all"
 
 
 def _hundredths(value: float) -> str:
@@ -66,11 +61,7 @@ def _hundredths(value: float) -> str:
 
 def scene_words(scene: Scene) -> str:
     """A scene in words."""
-    return (
-        f"{scene.model}, batch of 1"
-        if scene.alone
-        else f"{scene.model}, batch of about {scene.batch:.0f}"
-    )
+    return f"{scene.model}, batch of {'1' if scene.alone else f'about {scene.batch:.0f}'}"
 
 
 def inversion_figure(scenes: Sequence[Scene]) -> str:
@@ -144,12 +135,8 @@ def _block(axis: Axes, scene: Scene, left: float, top: float, *, named: bool) ->
 def _shown(image: Pixels, shape: tuple[int, ...]) -> Pixels:
     """(height, width) or (height, width, 3), from 0 (darkest) to 1; grey if all are equal."""
     low, spread = float(image.min()), float(np.ptp(image))
-    levels = (
-        (image - low) / spread
-        if spread > 0.0 and math.isfinite(spread)
-        else np.full_like(image, 0.5)
-    )
-    channels: Pixels = (
-        (np.round(levels * (GREYS - 1)) / (GREYS - 1)).reshape(shape).transpose(1, 2, 0)
-    )
+    shaded = spread > 0.0 and math.isfinite(spread)
+    levels = (image - low) / spread if shaded else np.full_like(image, 0.5)
+    shades = np.round(levels * (GREYS - 1)) / (GREYS - 1)
+    channels: Pixels = shades.reshape(shape).transpose(1, 2, 0)
     return channels[..., 0] if shape[0] == 1 else channels

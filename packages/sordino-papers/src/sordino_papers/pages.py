@@ -1,12 +1,17 @@
-"""The results of a reproduction in Markdown: a page of headlines, and a page for each paper."""
+"""What a reproduction says: ``entries/<name>.json``, ``reproduction.md`` with a page for each paper
+in ``reproduction/``, and ``index.html`` with the headlines, every table, picture and verdict.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from sordino.extend.runs import dumped, replace_file, template
 from sordino_papers import tables
 from sordino_papers.results import ClaimOf, EntryOf, Results
 from sordino_papers.verdicts import SAID, Need
@@ -235,22 +240,18 @@ def _summary(claims: Sequence[ClaimOf]) -> str:
 
 
 def _judged(claim: ClaimOf) -> tuple[str, ...]:
-    """The findings on a claim, from its verdict to the length of its runs."""
+    """What was found of a claim, from its verdict to the length of its runs; beside it, whether
+    that was on the paper's data, and what it was.
+    """
+    data = f"{'no' if claim.on_other_data else 'yes'}: {claim.data}" if claim.data else "-"
     return (
         f"**{claim.verdict}**",
         _verdict(claim, "paper"),
         _verdict(claim, "sound"),
         printed(claim),
-        _data(claim),
+        data,
         claim.length or "-",
     )
-
-
-def _data(claim: ClaimOf) -> str:
-    """A sentence on the data that a claim is judged on, and the paper's."""
-    if not claim.data:
-        return "-"
-    return f"no: {claim.data}" if claim.on_other_data else f"yes: {claim.data}"
 
 
 def _counts(entries: Sequence[EntryOf], whole: Mapping[str, EntryOf]) -> list[list[str]]:
@@ -395,3 +396,54 @@ def _row(cells: Sequence[str]) -> str:
 
 def _plain(told: str) -> str:
     return " ".join(told.replace("|", "\\|").split())
+
+
+def write(out: Path, found: Found, whole: Found, command: str) -> None:
+    """Write everything about these entries; runs stay as they are.
+
+    Args:
+        whole: what there is of entries at full scale.
+        command: with which they were made, for the reader.
+    """
+    entries, pages = out / "entries", out / "reproduction"
+    entries.mkdir(parents=True, exist_ok=True)
+    pages.mkdir(exist_ok=True)
+    more = beside(found, whole)
+    for _, said in (*found, *more):
+        replace_file(entries / f"{said.name}.json", dumped(said, indent=1).encode())
+    for paper in TITLES:
+        mine = [pair for pair in found if pair[1].paper == paper]
+        if mine:
+            replace_file(pages / f"{paper}.md", page(paper, mine, more).encode())
+    replace_file(out / "reproduction.md", first(found, whole, command).encode())
+    replace_file(out / "index.html", render(found, more).encode("utf-8", "replace"))
+
+
+def render(found: Found, beside: Found = ()) -> str:
+    """The page as HTML."""
+    html: str = template("reproduction.html", Path(__file__).parent).render(
+        head=COLUMNS,
+        headlines=[
+            [cell.replace("**", "") for cell in row]
+            for row in headlines([s for _, s in found], by_name(beside))
+        ],
+        sections=[_section(results, said) for results, said in (*found, *beside)],
+    )
+    return html
+
+
+def _section(results: Results, said: EntryOf) -> dict[str, Any]:
+    """An entry as the page shows it."""
+    paid = tables.epsilons(results)
+    return {
+        "said": said,
+        "paper": TITLES[said.paper],
+        "data": tables.data_of(results.grid),
+        "counted": counted(said.claims),
+        "claims": [
+            (claim, [(form, tables.statistics(form)) for form in claim.forms])
+            for claim in said.claims
+        ],
+        "tables": [*tables.tables(results), *([paid] if paid.rows else [])],
+        "pictures": tables.pictures(results),
+    }
