@@ -29,8 +29,7 @@ from sordino.network.transport import Mailbox
 from sordino_mqtt import broker as brokers
 from sordino_mqtt import link
 from sordino_mqtt.link import Broker, Link
-from sordino_mqtt.mqtt import MqttHub, MqttLine
-from sordino_mqtt.transport import MQTT
+from sordino_mqtt.transport import MQTT, MqttHub, MqttLine
 
 LIMIT = 70_000
 PLACES = (

@@ -29,8 +29,7 @@ from sordino.network.transport import AT_ONCE, Lost, Mailbox, Stranger
 from sordino_mqtt import broker as brokers
 from sordino_mqtt import link
 from sordino_mqtt.link import Link
-from sordino_mqtt.mqtt import MqttLine
-from sordino_mqtt.transport import MQTT
+from sordino_mqtt.transport import MQTT, MqttLine
 
 pytestmark = NEEDED
 
@@ -165,7 +164,7 @@ def test_sites_notice_that_the_server_has_gone(place: Place) -> None:
 def test_a_site_without_a_server_waits_and_tries_anew(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sordino_mqtt.mqtt.WAITING", 0.1)
+    monkeypatch.setattr("sordino_mqtt.transport.WAITING", 0.1)
     with pytest.raises(Lost, match="the server is not"):
         place.line("site-0")
 
@@ -267,7 +266,7 @@ def test_revoked_certificates_are_refused_when_the_broker_reads_the_list_again(
 def test_server_and_sites_refuse_a_broker_that_is_on_the_list_in_their_kits(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sordino_mqtt.mqtt.WAITING", 0.1)
+    monkeypatch.setattr("sordino_mqtt.transport.WAITING", 0.1)
     kits = shutil.copytree(place.kits, tmp_path / "kits")
     agreement = Agreed(kits / "server").agreement
     site = MQTT.site(agreement, 0, kits / "site-0")
@@ -437,10 +436,7 @@ def test_the_server_of_a_broker_listens_nowhere(kits: Path) -> None:
 def test_a_library_that_is_missing_is_named_with_its_extra(
     transport: str, extra: str, kits: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in (
-        "sordino.network.websocket",
-        *("sordino_mqtt.transport", "sordino_mqtt.mqtt", "sordino_mqtt.link"),
-    ):
+    for name in ("sordino.network.websocket", *("sordino_mqtt.transport", "sordino_mqtt.link")):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "paho.mqtt", None)
     monkeypatch.setitem(sys.modules, "websockets.asyncio.client", None)

@@ -23,7 +23,7 @@ from federations import study_of
 from sordino.base.errors import StudyError
 from sordino.core import study as studies
 from sordino.core.run import session
-from sordino_nvflare import admin, job, local, workspace
+from sordino_nvflare import admin, job, local
 from sordino_nvflare.tunnel import Parcel
 
 INSTALLED = importlib.util.find_spec("nvflare") is not None
@@ -68,7 +68,7 @@ def test_without_a_file_nothing_is_allowed(folder: Path) -> None:
         with pytest.raises(local.Refused, match=local.NAME):
             local.allowed(folder / "local", 8443)
         with pytest.raises(StudyError, match=local.NAME):
-            workspace.allow(folder, 8443, 8443)
+            job.allow(folder, 8443, 8443)
 
 
 @NEEDED
@@ -77,13 +77,13 @@ def test_classes_that_nvflare_allows_by_itself_stay_allowed(folder: Path) -> Non
 
     policy = folder / "local/resources.json"
     policy.write_text("{}")  # as versions of NVFlare before this list have it
-    workspace.allow(folder, 8443, 8443)
+    job.allow(folder, 8443, 8443)
     listed = json.loads(policy.read_text())["class_allow_list"]
     assert listed == [*DEFAULT_CLASS_ALLOW_LIST, *job.ALLOWED]
     for wrong in (None, "a.B", {"a.B": 1}):
         policy.write_text(json.dumps({"class_allow_list": wrong}))
         with pytest.raises(StudyError, match="class_allow_list must be a list"):
-            workspace.allow(folder, 8443, 8443)
+            job.allow(folder, 8443, 8443)
 
 
 def test_a_job_holds_settings_and_no_code(tmp_path: Path) -> None:

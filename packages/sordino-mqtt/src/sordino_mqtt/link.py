@@ -116,12 +116,8 @@ class Link:
         )
         client.tls_set_context(context)
         client.connect_timeout = OPENING
-        client.will_set(
-            broker.topic("there", name),
-            qos=1,
-            retain=True,
-            properties=_properties(PacketTypes.WILLMESSAGE, key),
-        )
+        will = _properties(PacketTypes.WILLMESSAGE, key)
+        client.will_set(broker.topic("there", name), qos=1, retain=True, properties=will)
         client.on_socket_open = self._reached
         client.on_log = self._logged
         client.on_connect = self._connected
@@ -159,13 +155,8 @@ class Link:
 
     def publish(self, kind: str, name: str, body: bytes, key: bytes, *, keep: bool = False) -> Any:
         """Put a message on its way; never waits. Kept by the broker, it greets later readers."""
-        return self._client.publish(
-            self._broker.topic(kind, name),
-            body,
-            qos=1,
-            retain=keep,
-            properties=_properties(PacketTypes.PUBLISH, key),
-        )
+        topic, more = self._broker.topic(kind, name), _properties(PacketTypes.PUBLISH, key)
+        return self._client.publish(topic, body, qos=1, retain=keep, properties=more)
 
     def appear(self) -> None:
         """Say that we are there, and wait until the broker has passed it on.

@@ -6,5 +6,5 @@ TLS from end to end, and knows nothing of them.
 
 ``tunnel`` are the two ends; ``parts`` puts them into a job of NVFlare, and only NVFlare imports it;
 ``local`` says which ports each end's own operator has allowed; ``job`` is what an ``admin``
-submits; ``demo`` plays everything on one machine, on an NVFlare of its own (``workspace``).
+submits; ``demo`` plays everything on one machine, on an NVFlare of its own.
 """

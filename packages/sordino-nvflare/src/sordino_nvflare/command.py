@@ -27,10 +27,9 @@ def nvflare_allow(
     ] = None,
 ) -> None:
     """Let one's own NVFlare carry connections: from this port at a site, to it at the server."""
-    from sordino_nvflare import local
-    from sordino_nvflare.workspace import allow
+    from sordino_nvflare import job, local
 
-    allow(workspace, port, here or port)
+    job.allow(workspace, port, here or port)
     say.people(
         f"{workspace / 'local'}: {local.NAME} says that port {port} of a job is port "
         f"{here or port} of this machine; resources.json lets NVFlare load the two classes of the "
