@@ -53,10 +53,9 @@ from sordino.regimes.vertical.halves import Engine, Party
 from sordino.regimes.vertical.plan import ENTITIES, LABELS, features, label, party_unit, units
 from sordino.regimes.vertical.run import Events
 from sordino.regimes.vertical.stream import LabelRandomizer
-from sordino.training import dpsgd, local
-from sordino.training.dpsgd import PlainClient, PrivateClient
-from sordino.training.local import LocalClient, NoisyModelClient
-from sordino.training.shared import SummedClient, SummedLocalClient
+from sordino.training import client, local
+from sordino.training.client import PlainClient, PrivateClient
+from sordino.training.local import LocalClient, NoisyModelClient, SummedClient, SummedLocalClient
 
 AGAIN = [  # 30 rows, each of which comes twice or more
     'data={file="FILE", parties=2}',
@@ -368,7 +367,7 @@ def test_a_release_that_is_not_booked_shows(
 ) -> None:
     """Of somebody who does not ask for a permit either."""
     name, unit = KINDS[kind]
-    for module in (dpsgd, local, edge, aggregate):
+    for module in (client, local, edge, aggregate):
         for check in ("covers_round", "covers_one"):
             if hasattr(module, check):
                 monkeypatch.setattr(module, check, lambda *told: None)
@@ -415,10 +414,11 @@ def test_every_class_that_answers_is_watched() -> None:
     """A class that is new must get a spy here."""
     answering = {
         each
-        for each in classes(dpsgd, local, edge)
+        for each in classes(client, local, edge)
         if "answer" in vars(each) and not getattr(each, "_is_protocol", False)
     }
-    assert answering == (set(SITES) | {LocalClient}) & classes(dpsgd, local, edge)
+    kinds = {*SITES, LocalClient, SummedLocalClient}
+    assert answering == kinds & classes(client, local, edge)
     # a sum opens what its clients have sent, and it is they who need permits
     for kind in (*(set(SITES) - {SharedSum}), LocalClient, SummedClient, SummedLocalClient):
         told = inspect.signature(getattr(kind, SITES.get(kind, ("answer", ""))[0])).parameters

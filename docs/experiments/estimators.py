@@ -23,7 +23,7 @@ from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.privacy import Budget, Charge, LedgerSession
 from sordino.regimes.synchronous.methods import estimating
-from sordino.training.dpsgd import PrivateClient
+from sordino.training.client import PrivateClient
 
 TAU, ROUNDS = 3, 20
 

@@ -31,13 +31,12 @@ from sordino.mechanisms.shared import SharedNoise
 from sordino.regimes.asynchronous.edge import PrivateEdge
 from sordino.regimes.synchronous.aggregate import PrivateSum
 from sordino.regimes.synchronous.method import RoundNoise
-from sordino.training.client import ModelKernels
-from sordino.training.dpsgd import PrivateClient
+from sordino.training.client import ModelKernels, PrivateClient
 from sordino.training.flat import Flat
+from sordino.training.local import Part, SummedClient
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Sgd
 from sordino.training.perexample.sums import ClippedSum, Examples, MeanGradient
-from sordino.training.shared import Part, SummedClient
 
 TRIALS = 400
 # one release at epsilon 0.13 for delta 1e-5: by its size, next to nothing is told

@@ -33,8 +33,7 @@ from sordino.mechanisms.gaussian import Gaussian
 from sordino.privacy import Event, NonPrivate, Pure, Repeated
 from sordino.privacy import Gaussian as Booked
 from sordino.training import models
-from sordino.training.client import ModelKernels
-from sordino.training.dpsgd import PrivateClient
+from sordino.training.client import ModelKernels, PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.loss import loss_for
 from sordino.training.optimizer import Sgd

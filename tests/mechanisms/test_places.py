@@ -24,14 +24,14 @@ PLACES = (
     Place(
         "noisy weights after tau steps",
         "Update",
-        "training/dpsgd.py: answer",
+        "training/client.py: answer",
         "Mechanism.release_counted: gaussian, haar, knorm",
         "PoissonSampled",
     ),
     Place(
         "share of clipped examples, where adaptive",
         "Update.statistics",
-        "training/dpsgd.py: answer",
+        "training/client.py: answer",
         "Adaptive.release_counted",
         "the same event",
     ),
@@ -56,7 +56,7 @@ PLACES = (
         "mechanisms/gaussian.py: release",
         "Gaussian",
     ),
-    Place("plain weights", "Update", "training/dpsgd.py: answer", "none", "NonPrivate"),
+    Place("plain weights", "Update", "training/client.py: answer", "none", "NonPrivate"),
     Place(
         "an edge's gradient",
         "Gradient",

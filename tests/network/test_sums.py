@@ -35,7 +35,7 @@ from sordino.network.storage import AnswerStore, Journal, Kept
 from sordino.network.sums import Sums
 from sordino.privacy import Permit
 from sordino.regimes.synchronous.records import SynchronousRound
-from sordino.training.shared import SummedLocalClient
+from sordino.training.local import SummedLocalClient
 
 from .conftest import Makes
 from .test_kills import Fate, _torn_input, _torn_slot

@@ -38,8 +38,7 @@ from sordino.privacy.pure import Kind
 from sordino.privacy.records.group import bare, grouped, of_rows, replaced, whole
 from sordino.privacy.renyi import rows_divergence
 from sordino.training import models
-from sordino.training.client import ModelKernels
-from sordino.training.dpsgd import PrivateClient
+from sordino.training.client import ModelKernels, PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Sgd
@@ -285,7 +284,7 @@ def released(there: bool, seed: int) -> NDArray[np.float64]:
 
 
 def _bound() -> Any:
-    from sordino.training.dpsgd import bound_of
+    from sordino.training.client import bound_of
 
     return bound_of(Noise(clip=1.0, noise_multiplier=SIGMA))
 

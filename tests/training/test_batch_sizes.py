@@ -22,7 +22,7 @@ from sordino.mechanisms.gaussian import Gaussian
 from sordino.mechanisms.haar.gaussian import HaarGaussian
 from sordino.mechanisms.kinds import HaarNoise, NoiseRequest
 from sordino.training import models
-from sordino.training.dpsgd import bound_of
+from sordino.training.client import bound_of
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss, cross_entropy, loss_for
 from sordino.training.perexample.clipping import FlatBound, Layers

@@ -17,14 +17,14 @@ from sordino.base.message import Train, TrainInOrder
 from sordino.mechanisms.contract import looks_standard_normal
 from sordino.mechanisms.gaussian import CountedGaussian, Gaussian
 from sordino.privacy import NonPrivate, PoissonSampled
-from sordino.training import dpsgd, models
-from sordino.training.client import ModelKernels, hidden, poisson
-from sordino.training.dpsgd import PlainClient, PrivateClient
+from sordino.training import client as clients
+from sordino.training import models
+from sordino.training.client import ModelKernels, PlainClient, PrivateClient, hidden, poisson
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Sgd, Steps
 from sordino.training.passes import Passes
-from sordino.training.perexample.separable import known
+from sordino.training.perexample.plan import known
 from sordino.training.perexample.sums import ClippedSum, Examples, MeanGradient
 
 Q, ETA, N = 0.2, 0.5, 60
@@ -211,7 +211,7 @@ def test_huge_examples_move_the_model_by_no_more_than_their_clip(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neighbours: one example more, of any size, and the same noise."""
-    monkeypatch.setattr(dpsgd, "hidden", lambda *parts: ())  # else another sum has other noise
+    monkeypatch.setattr(clients, "hidden", lambda *parts: ())  # else another sum has other noise
     many, fewer = client(scale=1e4), client(scale=1e4)
     fewer = replace(fewer, examples=Examples(fewer.examples.x.clone(), fewer.examples.y))
     fewer.examples.x[7] = 0.0  # an example whose content differs: replaced, so twice the clip
@@ -265,7 +265,7 @@ def test_statistics_are_computed_from_the_noisy_gradients_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Replayed from what was released: weights after each step give every number."""
-    monkeypatch.setattr(dpsgd, "hidden", lambda *parts: ())  # tasks of 1 to 3 steps have one noise
+    monkeypatch.setattr(clients, "hidden", lambda *parts: ())  # tasks of any length have one noise
     one = client()
     asked = task(one, 3)
     seen = one.answer(asked, permits(one.price(asked)))
@@ -375,7 +375,7 @@ def test_a_proximal_term_pulls_to_the_model_that_was_sent(private: bool) -> None
     """Every step's pull is mu times the way so far (Li et al. 2020, FedProx)."""
     one = client() if private else plain()
     task_of = [task(one, steps) for steps in (1, 2)]
-    with mock.patch.object(dpsgd, "hidden", return_value=()):
+    with mock.patch.object(clients, "hidden", return_value=()):
         free, pulled = (
             [
                 replace(one, proximal=mu).answer(asked, permits(one.price(asked))).weights

@@ -22,7 +22,7 @@ from sordino.training.evaluate import Evaluation, Evaluator
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 from sordino.training.models import check_private
-from sordino.training.perexample.separable import known
+from sordino.training.perexample.plan import known
 from sordino.training.perexample.sums import ClippedSum, MeanGradient, path_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Lazy modules", "ignore::FutureWarning")

@@ -19,7 +19,7 @@ from sordino.base.entropy import Seeded
 from sordino.mechanisms.contract import looks_standard_normal
 from sordino.mechanisms.gaussian import Gaussian
 from sordino.privacy import PoissonSampled
-from sordino.training import dpsgd
+from sordino.training import client as clients
 from sordino.training.perexample.clipping import Bound, FlatBound
 from sordino.training.perexample.sums import ClippedSum, Examples
 
@@ -135,7 +135,7 @@ def test_a_client_of_persons_books_and_draws_persons(monkeypatch: pytest.MonkeyP
     """What it books is the event of one person, at the rate at which persons are drawn; the noise
     beside that person's sum is as booked.
     """
-    monkeypatch.setattr(dpsgd, "hidden", lambda *parts: ())  # else another sum has other noise
+    monkeypatch.setattr(clients, "hidden", lambda *parts: ())  # else another sum has other noise
     one = client(mechanism=Gaussian(clip=0.5, noise_multiplier=1.2))
     starts = persons([20, 1, 30, 9])
     many = replace(one, examples=Examples(one.examples.x, one.examples.y, starts))

@@ -35,8 +35,7 @@ from sordino.training.perexample.clipping import (
     squares,
 )
 from sordino.training.perexample.layers import squared_norms
-from sordino.training.perexample.plan import compiled
-from sordino.training.perexample.separable import known
+from sordino.training.perexample.plan import compiled, known
 from sordino.training.perexample.sums import ClippedSum, path_of
 
 NOBODY = CLASSES

@@ -56,7 +56,7 @@ from sordino.mechanisms.gaussian import Bounded
 from sordino.mechanisms.kinds import behaviour
 from sordino.privacy import LedgerSession
 from sordino.privacy.session import History
-from sordino.training.dpsgd import PlainClient, PrivateClient
+from sordino.training.client import PlainClient, PrivateClient
 from sordino.training.evaluate import Counted, Evaluation, Evaluator
 from sordino.training.flat import Flat
 from sordino.training.models import digest_of

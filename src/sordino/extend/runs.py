@@ -72,8 +72,8 @@ from sordino.report.curves import band as band
 from sordino.report.page import Picture as Picture
 from sordino.report.page import picture_of as picture_of
 from sordino.report.page import template as template
+from sordino.training.client import bound_of as bound_of
 from sordino.training.client import poisson as poisson
-from sordino.training.dpsgd import bound_of as bound_of
 from sordino.training.evaluate import Evaluator as Evaluator
 from sordino.training.flat import Flat as Flat
 from sordino.training.flat import Slot as Slot

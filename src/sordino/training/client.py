@@ -1,8 +1,32 @@
-"""Clients: what each must do, what those of one process share, and how a batch is drawn."""
+r"""Clients: what each must do, what those of one process share, and how a batch is drawn.
+
+**Local SGD** of one client, private or not, between receiving a model and sending one back. A
+private client takes tau steps of DP-SGD (Abadi et al. 2016, algorithm 1) on its own
+data. Step j, from weights w:
+
+    batch B_j:   every example independently with probability q (Poisson), or the next one in a
+                 public order (sordino.training.passes)
+    g~_j  =  ( sum_{s in B_j} clip_C(grad F(w, s))  +  N(0, (sigma_v C)^2 I_d) ) / (q n)
+    w     <-  w - eta g~_j               (or another optimizer's step: sordino.training.optimizer)
+
+The divisor is the *expected* batch size q n, or n / b, not the realised one: the realised size
+would set the scale of the noise and so show itself, which the accounting does not cover:
+n is public, the same whether or not an example contributes (docs/mathematics.md). An empty batch
+releases noise like any other.
+
+Nothing leaves :meth:`PrivateClient.answer` but the noisy gradients, in the form of the
+weights they lead to and of statistics computed from them; the raw norms and losses that
+the kernel returns stay here. And nothing is computed before the ledger has booked it:
+``answer`` asks for the permits.
+
+Shapes: weights and gradients ``(d,)``, examples ``(n, ...)``.
+"""
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,14 +37,27 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.base.entropy import Contents, drawable, raw
-from sordino.base.message import Answer, Compute, Train
-from sordino.mechanisms.gaussian import Bounded, Learning
-from sordino.privacy import Event, Permits, Price, covers_one
-from sordino.training import plausible
+from sordino.base.entropy import Contents, Entropy, drawable, raw
+from sordino.base.errors import LocalProtocolError
+from sordino.base.message import Answer, Compute, Statistics, Train, Update
+from sordino.mechanisms.gaussian import Bounded, Learning, Measuring, Shortening
+from sordino.privacy import (
+    Chosen,
+    Event,
+    NonPrivate,
+    Permits,
+    PoissonSampled,
+    Price,
+    covers_one,
+    covers_round,
+)
+from sordino.training.beside import Beside, Wants
 from sordino.training.flat import Flat
-from sordino.training.passes import Passes, place_of, steps_of
+from sordino.training.optimizer import Optimizer, Steps
+from sordino.training.passes import Passes, place_of, steps_of, tokens
+from sordino.training.perexample.clipping import Bound, FlatBound, Layers, Measured, Shortened
 from sordino.training.perexample.sums import ClippedSum, Examples, MeanGradient
+from sordino.training.plausible import CHANCE, Length, drawn, length, sums
 
 # measured: 12 000 at 0.001 take 8 against 28 microseconds; 60 at any rate, 6 against 4
 GAPS_FROM, GAPS_ABOVE, GAPS_BELOW = 1500, 2.0**-30, 0.1
@@ -88,7 +125,7 @@ class SamplingClient:
         """Return the most examples in so many batches; of drawn ones, but for half a CHANCE."""
         if self.passes is not None:
             return times * self.passes.most(len(self.examples))
-        return plausible.drawn(len(self.examples), self.sampling_rate, times, plausible.CHANCE / 2)
+        return drawn(len(self.examples), self.sampling_rate, times, CHANCE / 2)
 
     def chosen(self, rng: Generator) -> Tensor:
         """Indices of a batch that is drawn."""
@@ -184,3 +221,196 @@ def _by_gaps(count: int, rate: float, rng: Generator) -> NDArray[np.int64]:
             return np.concatenate([*parts, places]) if parts else places
         parts.append(places)
         start = int(places[-1]) + 1
+
+
+NO_NOISE = "plain gradients without noise"
+DRAWN_BATCH = "steps are divided by the batch as it was drawn, so the noise shows its size"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SteppingClient(SamplingClient):
+    """A client that takes steps from the model that was sent.
+
+    Attributes:
+        learning_rate: eta.
+        optimizer: of the local steps.
+        entropy: where batches and noise are drawn from, by address.
+        proximal: mu, of the proximal term; it pulls each step to the model that was sent.
+    """
+
+    learning_rate: float
+    optimizer: Optimizer
+    entropy: Entropy
+    proximal: float = 0.0
+
+    def batches(self, task: Train) -> Iterator[Tensor]:
+        """Yield the indices of every step's batch."""
+        device = self.kernels.flat.weights.device
+        if self.passes is not None:
+            first = place_of(task)
+            for step in range(first, first + task.steps):
+                yield self.passes.batch(step, len(self.examples)).to(device)
+            return
+        draws = self.entropy.at("client", self.index, "round", task.round, "batches")
+        for _ in range(task.steps):
+            yield self.chosen(draws).to(device)
+
+    def begun(self) -> Steps:
+        """Return steps from the model at hand; a copy of the optimizer keeps nothing."""
+        return copy.deepcopy(self.optimizer).begin(self.learning_rate, self.kernels.flat.weights)
+
+    def update(self, task: Train, statistics: Statistics | None = None) -> Update:
+        """Return the model at hand as an answer."""
+        return Update(
+            client=self.index,
+            round=task.round,
+            steps=task.steps,
+            weights=self.kernels.flat.weights.cpu().numpy().copy(),
+            statistics=statistics,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PrivateClient(SteppingClient):
+    """DP-SGD on one client's data.
+
+    Attributes:
+        mechanism: clip and noise of each step.
+        realised: divide by the batch as it was drawn, and let an empty one be, without noise, as a
+            paper's literal form may say; NOT private, since the divisor is the data's.
+    """
+
+    mechanism: Bounded
+    realised: bool = False
+
+    def price(self, task: Train) -> Price:
+        """Return what an answer releases; with passes, one event for each that its steps are in."""
+        if self.passes is not None:
+            passes = self.passes.numbers(place_of(task), task.steps)
+            return ((agreed(self.mechanism, task).event(), len(passes)),)
+        wants = Wants.of(task)
+        noisy = wants.releases(agreed(self.mechanism, task).event(), task.steps)
+        return (
+            *((self._booked(event, task), count) for event, count in noisy),
+            *((event, 1) for event in wants.raw_releases()),
+            *([(NonPrivate(reason=DRAWN_BATCH), 1)] if self.realised else []),
+        )
+
+    def answer(self, task: Train, permits: Permits) -> Update:
+        if self.passes is None:
+            covers_round(self.unit, permits, self.price(task), task.round)
+        elif (wants := Wants.of(task)).loss is not None or wants.raw or self.realised:
+            raise LocalProtocolError(
+                f"round {task.round}: a pass is charged for noisy steps, and the task asks for more"
+            )
+        else:
+            self.shown(permits, task, agreed(self.mechanism, task).event())
+        beside = Beside(task, self.kernels, self.examples, self.expected_batch)
+        noise = self.entropy.stream("client", self.index, "round", task.round, "noise")
+        flat, mechanism = self.kernels.flat, agreed(self.mechanism, task)
+        bound = bound_of(mechanism)
+        start = received(task.weights, flat.weights)
+        flat.load(start)
+        total = torch.empty_like(flat.weights, dtype=torch.float64)
+        steps = self.begun()
+        variance = (mechanism.vector_multiplier * mechanism.clip / self.expected_batch) ** 2
+        energy, excess, counted = 0.0, 0.0, False
+        first, last, before = start, start, start
+        begins = 0 if self.passes is None else place_of(task)
+        for step, chosen in enumerate(self.batches(task), 1):
+            clipped = self.kernels.clipped.of(
+                self.examples, chosen, bound, total, expected=self.expected_batch
+            )
+            step_excess = clipped.clipped - len(chosen) / 2
+            exact = beside.exact(step, clipped)
+            kept = tokens(self.passes)
+            rng = noise.over(step, hidden(task, total, step_excess, exact, *kept))
+            divisor = len(chosen) if self.realised else self.expected_batch
+            releases = len(chosen) > 0 or not self.realised
+            if releases:
+                noisy, more = self.released(mechanism, total, step_excess, rng, begins + step - 1)
+                noisy = noisy.div_(divisor).to(flat.weights)
+            else:
+                noisy, more = torch.zeros_like(flat.weights), None
+            beside.release(exact, rng)
+            counted, excess = counted or more is not None, excess + (more or 0.0)
+            energy += float(noisy @ noisy)
+            if step == 1:
+                first = noisy
+            if step == task.steps:
+                last, before = noisy, flat.weights.clone() if step > 1 else start
+            if releases:
+                if self.proximal:  # of what is known already, so it costs nothing
+                    noisy = noisy + self.proximal * (flat.weights - start)
+                steps.take(flat.weights, noisy, variance)
+        moved = before - start
+        statistics = Statistics(
+            energy=energy / task.steps,
+            first=float(first @ first),
+            change=float((last - first).square().sum()),
+            moved=float(moved @ moved),
+            slope_first=float(first @ moved),
+            slope_last=float(last @ moved),
+            clipped=0.5 + excess / (task.steps * self.expected_batch) if counted else None,
+        )
+        return beside.sent(self.update(task, statistics), first)
+
+    def reach(self, task: Train, said: object) -> Length | None:
+        """Return how far the model moved in an answer to this task, and may have; None where the
+        optimizer or the mechanism does not say, and of what is no such answer.
+        """
+        if not isinstance(said, Update):
+            return None
+        most = sums(
+            agreed(self.mechanism, task), len(task.weights), self.met(task.steps), task.steps
+        )
+        pull = self.learning_rate * (self.optimizer.gain or math.inf) * self.proximal
+        if most is None or self.optimizer.gain is None or pull > 1.0:  # a step could overshoot
+            return None
+        divisor = 1.0 if self.realised else self.expected_batch
+        scale = self.learning_rate * self.optimizer.gain / divisor
+        rounding = 2.0**-23 * task.steps * length(task.weights)
+        return Length(length(said.weights, task.weights), scale * most + rounding)
+
+    def _booked(self, event: Event, task: Train) -> Event:
+        """The event on a Poisson sample, marked where its noise was chosen along the way."""
+        sampled = PoissonSampled(sampling_rate=self.sampling_rate, event=event)
+        return sampled if task.order is None else Chosen(order=task.order, event=sampled)
+
+
+def bound_of(mechanism: Bounded) -> Bound:
+    """Return the bound of a single example's gradient by a mechanism."""
+    match mechanism.measure:
+        case "flat":
+            return FlatBound(mechanism.clip)
+        case "layers":
+            return Layers(mechanism.clip)
+        case "own" if isinstance(mechanism, Shortening):
+            return Shortened.by(mechanism, mechanism.clip)
+        case "own":
+            assert isinstance(mechanism, Measuring)  # Noise.made refuses another
+            return Measured.by(mechanism, mechanism.clip)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlainClient(SteppingClient):
+    """SGD without privacy on Poisson batches (McMahan et al. 2017, with expected batch q n)."""
+
+    def price(self, task: Train) -> Price:
+        return ((NonPrivate(reason=NO_NOISE), task.steps),)
+
+    def answer(self, task: Train, permits: Permits) -> Update:
+        """An empty batch takes no step."""
+        covers_round(self.unit, permits, self.price(task), task.round)
+        flat = self.kernels.flat
+        start = torch.from_numpy(task.weights).to(flat.weights)
+        flat.load(start)
+        gradient = torch.empty_like(flat.weights)
+        steps = self.begun()
+        for chosen in self.batches(task):
+            if len(chosen):
+                self.kernels.mean.of(self.examples, chosen, gradient)
+                if self.proximal:
+                    gradient.add_(flat.weights - start, alpha=self.proximal)
+                steps.take(flat.weights, gradient, 0.0)
+        return self.update(task)

@@ -334,7 +334,8 @@ class Graph:
             node.target = torch.ops.aten.reshape.default  # strides may be others than recorded
             node.args = node.args[:2]
         elif (first := _first(name, node)) is not None:
-            for each in dict.fromkeys(filter(_is_tensor, node.all_input_nodes)):
+            inputs = node.all_input_nodes
+            for each in (one for one in inputs if isinstance(one.meta.get("val"), Tensor)):
                 with graph.graph.inserting_before(node):
                     given = graph.graph.call_function(first, (each,))
                 node.replace_input_with(each, given)
@@ -360,7 +361,7 @@ def _first(name: str, node: torch.fx.Node) -> Any:
 
 def _in_order(numbers: Tensor) -> Tensor:
     """Return a copy that lies row by row, sizes of one included: of images of one channel with
-    other strides oneDNN reads what lies behind them (:mod:`.perexample.separable`).
+    other strides oneDNN reads what lies behind them (:mod:`.perexample.plan`).
     """
     return numbers.clone(memory_format=torch.contiguous_format)
 
@@ -492,10 +493,6 @@ def _beyond(name: str, node: torch.fx.Node) -> str:
         return "both padding and dilation" if max(given[3]) > 0 and max(given[4]) > 1 else ""
     pads = name.startswith(("reflection_pad", "replication_pad"))
     return "a negative side" if pads and min(given[-1]) < 0 else ""
-
-
-def _is_tensor(node: torch.fx.Node) -> bool:
-    return isinstance(node.meta.get("val"), Tensor)
 
 
 class _ByTorch(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -15,6 +15,18 @@ Shapes: weights and Delta ``(d,)``.
 References:
     McMahan, Ramage, Talwar, Zhang 2018, Learning Differentially Private Recurrent Language Models,
     algorithm 1.
+
+**Where clients share the noise of a sum** (:mod:`sordino.mechanisms.shared`), there are two kinds
+of work. Unit "sample" (:class:`SummedClient`): the sum of clipped gradients over a Poisson batch at
+the global model, once a round. Unit "client" (:class:`SummedLocalClient`): a bounded update after
+local steps, if the client has drawn itself with probability q_c, and zero if it has not. Either
+times the client's public weight, rounded, with the client's part of the noise, modulo 2^bits.
+
+Whether a client is drawn is its own secret: it sends in every round. When it sends must not tell
+it either. So where others see that, a client that is not drawn does the same work and throws it
+away.
+
+Shapes: weights and sums (d,), examples (n, ...).
 """
 
 from __future__ import annotations
@@ -28,15 +40,18 @@ import torch
 from torch import Tensor
 
 from sordino.base.arrays import Ints
-from sordino.base.entropy import Entropy, over
+from sordino.base.entropy import Entropy, drawable, over, raw
 from sordino.base.errors import LocalProtocolError, StudyError, no_memory
-from sordino.base.message import Contribution, Train, Update
+from sordino.base.message import Contribution, Masked, Train, Update
 from sordino.base.registry import foreign
+from sordino.base.residues import packed
 from sordino.base.settings import own_code
 from sordino.mechanisms.gaussian import Bounded, Overclaimed, Tailed, length, shortened, within
+from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Permits, PoissonSampled, Price, covers_round
 from sordino.training import plausible
-from sordino.training.client import ModelKernels, agreed, hidden, received
+from sordino.training.beside import Wants
+from sordino.training.client import ModelKernels, SamplingClient, agreed, bound_of, hidden, received
 from sordino.training.optimizer import Optimizer, Sgd
 from sordino.training.passes import Blocks
 from sordino.training.perexample.sums import Examples
@@ -77,28 +92,20 @@ class LocalWork:
         start = received(task.weights, flat.weights)
         flat.load(start)
         batches = self._batches(task)
-        if not (self._plain and len(batches)) or not self.kernels.mean.steps(
-            self.examples, batches, self.learning_rate
-        ):
+        plain = type(self.optimizer) is Sgd and not (self.optimizer.momentum or self.proximal)
+        plain = plain and self.gradient_clip is None and len(batches) > 0
+        if not (plain and self.kernels.mean.steps(self.examples, batches, self.learning_rate)):
             own = foreign(self.optimizer) or not self.kernels.mean.known
             with own_code() if own else nullcontext():
                 try:
                     self._take(batches, start)
                 except BaseException as error:  # a user's code may raise anything
-                    if isinstance(error, KeyboardInterrupt):
-                        raise
-                    if isinstance(error, StudyError) and not own:
-                        raise  # of the study, and of no rows
-                    if no_memory(error) and not foreign(self.optimizer):
+                    study = isinstance(error, StudyError) and not own  # and of no rows
+                    memory = no_memory(error) and not foreign(self.optimizer)
+                    if isinstance(error, KeyboardInterrupt) or study or memory:
                         raise
                     flat.weights.fill_(torch.nan)
         return flat.weights - start
-
-    @property
-    def _plain(self) -> bool:
-        """True where a step is the learning rate times the mean gradient."""
-        plain = type(self.optimizer) is Sgd and not self.optimizer.momentum
-        return plain and self.gradient_clip is None and not self.proximal
 
     def _take(self, batches: Ints, start: Tensor) -> None:
         """Take a step on each of the batches (tau, b), from the model at ``start`` (d,)."""
@@ -253,3 +260,102 @@ class NoisyModelClient(LocalWork):
             noise_multiplier=self.noise_multiplier,
             excess=float(examples * task.steps),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A client's part of every sum.
+
+    Attributes:
+        client: which, from 0.
+        rule: grids, honest contributions and the modulus.
+        weight: w_i in (0, 1], public.
+        entropy: where noise and rounding are drawn from, by round.
+    """
+
+    client: int
+    rule: SharedNoise
+    weight: float
+    entropy: Entropy
+
+    def message(self, total: Tensor, number: int, bound: Bounded) -> Masked:
+        """A bounded vector (d,) as this client sends it in a round."""
+        grid = self.rule.grid(bound.clip, bound.noise_multiplier)
+        own = total.detach().to(device="cpu", dtype=torch.float64).numpy()
+        hidden = raw(own), repr((bound, self.weight)).encode()
+        address = "client", self.client, "round", number
+        residues = grid.contribution(
+            self.client,
+            own,
+            over(self.entropy, hidden, *address, "noise"),
+            over(self.entropy, hidden, *address, "rounding"),
+            self.weight,
+        )
+        return Masked(client=self.client, round=number, values=packed(residues, grid.bits))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SummedClient(SamplingClient):
+    """One sum of clipped gradients a round.
+
+    Attributes:
+        mechanism: C and sigma of the opened sum.
+        part: its part of every sum.
+        entropy: where batches are drawn from, by round.
+    """
+
+    mechanism: Bounded
+    part: Part
+    entropy: Entropy
+
+    def price(self, task: Train) -> Price:
+        """Return the price of one example in the round's opened sum.
+
+        Raises:
+            LocalProtocolError: for a task of several steps, or of more than a sum.
+        """
+        if task.steps != 1 or Wants.of(task) != Wants():
+            raise LocalProtocolError(
+                f"round {task.round}: only the sum of one step's gradients is opened where clients "
+                "share the noise, and the task asks for more"
+            )
+        event = agreed(self.mechanism, task).event()
+        return ((PoissonSampled(sampling_rate=self.sampling_rate, event=event), 1),)
+
+    def answer(self, task: Train, permits: Permits) -> Masked:
+        covers_round(self.unit, permits, self.price(task), task.round)
+        flat, bound = self.kernels.flat, agreed(self.mechanism, task)
+        flat.load(received(task.weights, flat.weights))
+        batches = self.entropy.at("client", self.index, "round", task.round, "batches")
+        chosen = self.chosen(batches).to(flat.weights.device)
+        total = torch.empty_like(flat.weights, dtype=torch.float64)
+        self.kernels.clipped.of(
+            self.examples, chosen, bound_of(bound), total, expected=self.expected_batch
+        )
+        return self.part.message(total, task.round, bound)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SummedLocalClient(LocalClient):
+    """One bounded update a round, if the client has drawn itself.
+
+    Attributes:
+        mechanism: S and z of the opened sum.
+        sampling_rate: q_c with which it draws itself.
+        part: its part of every sum.
+        watched: whether others see how long it takes.
+    """
+
+    part: Part
+    watched: bool = False
+
+    def answer(self, task: Train, permits: Permits) -> Masked:  # type: ignore[override]
+        self.shown(task, permits)
+        bound = self._bound(task)
+        coin = self.entropy.at("client", self.index, "round", task.round, "drawn")
+        drawn = coin.random() < drawable(self.sampling_rate)
+        if drawn or self.watched:
+            moved, _ = within(bound, self.train(task))
+        else:
+            moved = torch.from_numpy(task.weights)
+        return self.part.message(moved if drawn else torch.zeros_like(moved), task.round, bound)

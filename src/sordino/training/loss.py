@@ -102,11 +102,8 @@ class MulticlassHinge(_OfClasses):
         there, labels = self.known(labels, scores.shape[1])
         margin, which = self._margin(scores, labels)
         inside = (margin > 0).to(scores.dtype).unsqueeze(1)
-        slopes = (
-            torch.zeros_like(scores)
-            .scatter_(1, which, inside)
-            .scatter_(1, labels.unsqueeze(1), -inside)
-        )
+        slopes = torch.zeros_like(scores).scatter_(1, which, inside)
+        slopes.scatter_(1, labels.unsqueeze(1), -inside)
         return _known(there, margin.clamp_min(0), slopes)
 
 

@@ -21,8 +21,7 @@ from sordino.regimes.synchronous.method import Remaining, Terms
 from sordino.regimes.synchronous.methods.fixed import AdapDpfl, AdapMemory
 from sordino.training import models
 from sordino.training.beside import loss_sum, noisy_loss
-from sordino.training.client import ModelKernels
-from sordino.training.dpsgd import PrivateClient
+from sordino.training.client import ModelKernels, PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Sgd

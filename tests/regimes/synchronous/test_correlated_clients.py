@@ -20,8 +20,7 @@ from sordino.base.message import TrainInOrder
 from sordino.core import study as studies
 from sordino.mechanisms.correlated import SLACK, CorrelatedGaussian, Correlation, Memory, _grid
 from sordino.training import models
-from sordino.training.client import ModelKernels
-from sordino.training.dpsgd import PrivateClient
+from sordino.training.client import ModelKernels, PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Sgd

@@ -32,8 +32,7 @@ from sordino.core.statements import Table
 from sordino.mechanisms.gaussian import Gaussian
 from sordino.privacy import Ledger
 from sordino.training import models
-from sordino.training.client import ModelKernels
-from sordino.training.dpsgd import PrivateClient
+from sordino.training.client import ModelKernels, PrivateClient
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Sgd

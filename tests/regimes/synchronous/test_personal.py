@@ -19,7 +19,7 @@ from sordino.privacy import Gaussian, Ledger, PoissonSampled, accountant
 from sordino.regimes.synchronous.protocol import Synchronous
 from sordino.regimes.synchronous.regime import weights
 from sordino.regimes.synchronous.study import SynchronousStudy
-from sordino.training.dpsgd import PrivateClient
+from sordino.training.client import PrivateClient
 
 STUDY = """
 name = "own epsilons"

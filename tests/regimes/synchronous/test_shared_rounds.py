@@ -42,13 +42,12 @@ from sordino.regimes.synchronous.methods.estimating import AliDpfl
 from sordino.regimes.synchronous.methods.fixed import DpFedAvg, DpSgd
 from sordino.regimes.synchronous.protocol import Synchronous
 from sordino.training import models
-from sordino.training.client import ModelKernels
-from sordino.training.dpsgd import PrivateClient
+from sordino.training.client import ModelKernels, PrivateClient
 from sordino.training.flat import Flat
+from sordino.training.local import Part, SummedClient, SummedLocalClient
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Sgd
 from sordino.training.perexample.sums import ClippedSum, Examples, MeanGradient
-from sordino.training.shared import Part, SummedClient, SummedLocalClient
 
 N, H, D, BITS, Q, SIGMA = 5, 3, 4, 32, 0.2, 1.5
 RULE = SharedNoise(most=(10.0,) * N, dimension=D, honest=H, rounds=6, bits=BITS)

@@ -31,8 +31,7 @@ from sordino.mechanisms.gaussian import LARGEST, SMALLEST, Bounded, length
 from sordino.mechanisms.knorm import exponential_norm
 from sordino.privacy import Event, NonPrivate, Permit, PoissonSampled, covers_one
 from sordino.training import plausible
-from sordino.training.client import SamplingClient, hidden, received
-from sordino.training.dpsgd import NO_NOISE, bound_of
+from sordino.training.client import NO_NOISE, SamplingClient, bound_of, hidden, received
 from sordino.training.passes import place_of, tokens
 
 

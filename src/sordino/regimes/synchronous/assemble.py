@@ -28,11 +28,15 @@ from sordino.regimes.synchronous.records import Sum
 from sordino.regimes.synchronous.records import Synchronous as Facts
 from sordino.regimes.synchronous.regime import charged_per_round, rule, scales, scheduled, weights
 from sordino.regimes.synchronous.study import SynchronousStudy
-from sordino.training.client import Client
-from sordino.training.dpsgd import PlainClient, PrivateClient
-from sordino.training.local import LocalClient, NoisyModelClient
+from sordino.training.client import Client, PlainClient, PrivateClient
+from sordino.training.local import (
+    LocalClient,
+    NoisyModelClient,
+    Part,
+    SummedClient,
+    SummedLocalClient,
+)
 from sordino.training.passes import Blocks
-from sordino.training.shared import Part, SummedClient, SummedLocalClient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -567,7 +567,7 @@ def gradient_clip(made: Bounded, trial: Trial) -> float:
     """
     import torch
 
-    from sordino.training.dpsgd import bound_of
+    from sordino.training.client import bound_of
 
     kernels, (x, y) = trial.look()
     out = torch.empty_like(kernels.flat.weights, dtype=torch.float64)

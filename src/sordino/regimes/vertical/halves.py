@@ -61,8 +61,7 @@ from sordino.training.graph import (
     trained,
 )
 from sordino.training.loss import cross_entropy
-from sordino.training.perexample.plan import plain_layers
-from sordino.training.perexample.separable import alone
+from sordino.training.perexample.plan import alone, plain_layers
 
 FORWARD, BACKWARD, SERVER = range(3)  # of Played.seconds
 EventPath = Literal["loop", "graph", "messages"]
@@ -617,7 +616,7 @@ class PartyModule:
 
     A price counts one row for an event: the embedding of the entity's own features, and the
     entity's part of the gradient. So what a module makes of a row may depend on that row and on
-    released weights alone. Layers of known types (:mod:`sordino.training.perexample.separable`)
+    released weights alone. Layers of known types (:mod:`sordino.training.perexample.plan`)
     keep rows apart, and they get all rows of an event at once. Of any other module nothing is
     believed: its graph (:mod:`sordino.training.graph`) gets one row after another. A row on which
     an operation fails has an embedding of zeros and no gradient. It ends nothing: an end would tell

@@ -16,7 +16,7 @@ rounded. :func:`path_of` tells which.
 linear      a flattening and one linear layer         :class:`.sums.Single`: a compiled loop
                                                       reads examples where the store has them
 layers      a plain sequence of layers that are known :mod:`.plan`: one forward and one backward
-            to keep examples apart (:mod:`.separable`) pass over a piece, written out
+            to keep examples apart (:mod:`.plan`) pass over a piece, written out
 vmap        any other module whose recorded           :mod:`.general`: the graph of one example,
             operations are all on a list              for all of a piece side by side
 one by one  any other module                          :mod:`.general`: that graph, for one example

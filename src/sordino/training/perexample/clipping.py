@@ -5,7 +5,7 @@ r"""Factors that bring every example's gradient inside the bound, as the machine
 Two batches, of which one has an example more than the other, must give sums S and S' with
 |S - S'| <= C; not in exact arithmetic, but bit for bit as they come out. Every other example has
 the same c_i and G_i in both, bit for bit: nothing that is computed for example i depends on example
-j (the layers that :mod:`.plan` takes are separable, all else is differentiated by itself), no
+j (the layers that :mod:`.plan` takes keep them apart, all else is differentiated by itself), no
 branch looks at more than one example, and libraries are called on pieces of one shape
 (below). With u = 2^-24 and gamma_k = k u / (1 - k u) (Higham 2002, section 3.1), what remains is:
 
@@ -88,7 +88,7 @@ from torch import Tensor
 
 from sordino.base.errors import StudyError, passing_over
 from sordino.base.registry import foreign
-from sordino.mechanisms.gaussian import Apart, Measuring, Shortening
+from sordino.mechanisms.gaussian import Measuring, Shortening
 
 TOGETHER = 96
 """m, the largest number of examples that are added up in float32."""
@@ -151,10 +151,10 @@ class Measured:
 
     @classmethod
     def by(cls, mechanism: Measuring, clip: float) -> Measured:
-        """The norm of a mechanism, which sees one row at a time; a row on which somebody's own
+        """The norm of a mechanism. Somebody's own sees one row at a time, and a row on which it
         fails does not contribute.
         """
-        if isinstance(mechanism, Apart) and not foreign(mechanism):
+        if not foreign(mechanism):
             return cls(clip, mechanism.norms, mechanism.margin)
 
         def norms(rows: Tensor) -> Tensor:
@@ -182,10 +182,10 @@ class Shortened:
 
     @classmethod
     def by(cls, mechanism: Shortening, clip: float) -> Shortened:
-        """The way of a mechanism, which sees one row at a time; a row on which somebody's own
+        """The way of a mechanism. Somebody's own sees one row at a time, and a row on which it
         fails, or of which it makes what is not finite, is zero.
         """
-        if isinstance(mechanism, Apart) and not foreign(mechanism):
+        if not foreign(mechanism):
             return cls(clip, mechanism.shortened_rows)
 
         def shortened(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -345,11 +345,8 @@ def alone(rows: Tensor) -> Iterator[Tensor]:
 
 def kept(keep: Tensor, numbers: Tensor) -> Tensor:
     """``numbers`` (n, ...) where ``keep`` (n,), else zeros: zero times infinity is not zero."""
-    return torch.where(
-        keep.view(-1, *[1] * (numbers.ndim - 1)),
-        numbers,
-        torch.zeros((), dtype=numbers.dtype, device=numbers.device),
-    )
+    there = keep.view(-1, *[1] * (numbers.ndim - 1))
+    return torch.where(there, numbers, numbers.new_zeros(()))
 
 
 def finite(norms: Tensor) -> Tensor:

@@ -3,7 +3,7 @@ r"""Every module that autograd can differentiate: examples one by one, where the
 A module is a function of a batch, and nothing in its type says that row i of its scores depends
 on example i alone. A module that sorts examples by length and back, or cuts padding to the longest
 of a batch, has rows that depend on their neighbours, on some batches only. Clipping what autograd
-calls example i's gradient then bounds nothing. So modules outside of :mod:`.separable` never see
+calls example i's gradient then bounds nothing. So modules outside of :mod:`.plan`'s list never see
 two examples at once:
 
     vmap      the module's graph for one example (:mod:`sordino.training.graph`), carried out for

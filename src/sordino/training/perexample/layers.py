@@ -423,27 +423,12 @@ class Convolution:
         )
         return windows.reshape(n, rows * columns, self._patch)
 
-    def _gradients(
-        self, g: Tensor, wanted: tuple[bool, bool, bool]
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    def _gradients(self, g: Tensor, wanted: tuple[bool, bool, bool]) -> list[Tensor | None]:
         """Return the library's gradients by input, weight and bias, as ``wanted``."""
-        layer = self._layer
-        result: tuple[Tensor | None, Tensor | None, Tensor | None] = (
-            torch.ops.aten.convolution_backward(
-                channels_first(g),
-                channels_first(self._x),
-                layer.weight,
-                [layer.out_channels],
-                layer.stride,
-                self._padding,
-                layer.dilation,
-                False,
-                [0, 0],
-                1,
-                wanted,
-            )
-        )
-        return result
+        layer, images = self._layer, (channels_first(g), channels_first(self._x))
+        form = layer.stride, self._padding, layer.dilation, False, [0, 0], 1
+        bias = [layer.out_channels]
+        return [*torch.ops.aten.convolution_backward(*images, layer.weight, bias, *form, wanted)]
 
 
 class Normalisation(Opaque):

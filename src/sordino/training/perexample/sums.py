@@ -67,11 +67,11 @@ from sordino.training.perexample.clipping import (
 )
 from sordino.training.perexample.general import OneByOne, layers_of, written
 from sordino.training.perexample.layers import Collected
-from sordino.training.perexample.plan import Plan, compiled, plain_layers
-from sordino.training.perexample.separable import exact_products
+from sordino.training.perexample.plan import Plan, compiled, exact_products, plain_layers
 
 # gradients of as many examples as this are written out at once, while they are in the cache
 ROW_BYTES, FEW = 3_000_000, 16
+WHOLE = slice(None)
 TRIALS = 12
 BYTES, FLOATS = (np.float32(127.5), np.float32(1 / 127.5)), (np.float32(0), np.float32(1))
 """The number that is subtracted, and the factor of the rest, to give model input."""
@@ -467,12 +467,13 @@ class ClippedSum:
             weights.copy_(held)
         return same[int(same.sum(1).argmax())].nonzero().flatten().to(x.device)
 
-    def _formed(self, piece: _Piece) -> Tensor:
-        """The gradients (k, d) of a piece, written out."""
+    def _formed(self, piece: _Piece, part: slice = WHOLE) -> Tensor:
+        """The gradients (k, d) of a part of a piece, written out."""
         weights = self._paths.flat.weights
-        return _formed(
-            piece.layers, slice(None), weights.new_empty(len(piece.losses), len(weights))
-        )
+        rows = weights.new_empty(len(piece.losses[part]), len(weights))
+        for layer, _ in piece.layers:
+            layer.form(part, rows)
+        return rows
 
     def _add(self, piece: _Piece, bound: Bound, out: Tensor, fresh: bool) -> Tensor:
         """Norms (k,) of a piece; its clipped sum goes to ``out``, written if ``fresh``, else added.
@@ -505,8 +506,8 @@ class ClippedSum:
         self, piece: _Piece, bound: Measured | Shortened, out: Tensor, fresh: bool
     ) -> Tensor:
         """Gradients are written out, measured and added few at a time, in the cache."""
-        weights, dim = self._paths.flat.weights, self._paths.flat.dim
-        few = min(FEW, int(ROW_BYTES / (dim * weights.element_size())))
+        weights = self._paths.flat.weights
+        few = min(FEW, int(ROW_BYTES / (len(weights) * weights.element_size())))
         norms = weights.new_zeros(len(piece.losses), dtype=torch.float64)
         used = torch.zeros_like(norms)
         used[piece.places] = 1.0
@@ -515,8 +516,7 @@ class ClippedSum:
         for part in parts(len(norms), few):
             if not bool(used[part].any()):
                 continue
-            size = part.stop - part.start
-            rows = _formed(piece.layers, part, weights.new_empty(size, dim))
+            rows = self._formed(piece, part)
             if isinstance(bound, Shortened):
                 rows, found = bound.rows(rows)
                 factor = used[part]
@@ -540,13 +540,6 @@ class _Piece(NamedTuple):
     places: Tensor
     losses: Tensor
     layers: Sequence[Collected]
-
-
-def _formed(layers: Sequence[Collected], part: slice, rows: Tensor) -> Tensor:
-    """``rows`` (k, d), filled with the layers' gradients of this part."""
-    for layer, _ in layers:
-        layer.form(part, rows)
-    return rows
 
 
 def _refuse_settings() -> None:
@@ -627,8 +620,12 @@ class MeanGradient:
                 self._graph(x, y)
 
     def _mean(self, path: Plan | None, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
-        if path is None:
-            return self._by_graph(x, y, out)
+        if path is None:  # the whole batch at once: without privacy, examples may meet
+            found: Tensor
+            found, gradients = self._graph(x, y)(x, y)
+            for slot in self._paths.flat.layout:
+                slot.logical(out).copy_(gradients[slot.name])
+            return found
         total, share = out.new_zeros(()), 1.0 / len(x)
         for start in range(0, len(x), path.most):
             some = slice(start, start + path.most)
@@ -637,14 +634,6 @@ class MeanGradient:
                 owner.plain(g, out, start == 0)
             total += losses.sum()
         return total * share
-
-    def _by_graph(self, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
-        """The whole batch at once: without privacy, examples may meet (as in batch norm)."""
-        mean, gradients = self._graph(x, y)(x, y)
-        for slot in self._paths.flat.layout:
-            slot.logical(out).copy_(gradients[slot.name])
-        found: Tensor = mean
-        return found
 
     def _graph(self, x: Tensor, y: Tensor) -> Graph:
         return self._paths.flat.graphs.of(("mean", self._paths.loss), self._gradient, x, y)
