@@ -67,7 +67,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
@@ -231,16 +231,6 @@ class Memory:
         return cls(number, taken, terms, token, rows)
 
 
-@runtime_checkable
-class Streaming(Protocol):
-    """A mechanism whose releases follow each other, and whose noise goes on from step to step."""
-
-    def release_after(
-        self, total: Tensor, excess: float, rng: Generator, memory: Memory | None, number: int
-    ) -> tuple[Tensor, float | None, Memory]:
-        """The release of a step of a stream; see :meth:`CorrelatedGaussian.release_after`."""
-
-
 def released(
     mechanism: Bounded,
     total: Tensor,
@@ -252,7 +242,7 @@ def released(
     """Return a step's noisy sum (d,), its noisy count, and what later noise needs, if anything;
     see :meth:`CorrelatedGaussian.release_after`.
     """
-    if not isinstance(mechanism, Streaming):
+    if not isinstance(mechanism, CorrelatedGaussian):
         return (*mechanism.release_counted(total, excess, rng), None)
     return mechanism.release_after(total, excess, rng, memory, number)
 

@@ -122,7 +122,9 @@ class Bounded(Protocol):
 
 @runtime_checkable
 class Measuring(Protocol):
-    """A mechanism with a norm of its own."""
+    """A mechanism with a norm of its own. The program's own takes each of several rows through the
+    same operations, whatever its place; any other gets one row at a time.
+    """
 
     @property
     def margin(self) -> float:
@@ -141,16 +143,6 @@ class Shortening(Protocol):
 
         What is not finite comes back as zeros, with an infinite norm.
         """
-
-
-@runtime_checkable
-class Apart(Protocol):
-    """A mechanism that takes each of several rows through the same operations, whatever its place.
-
-    Any other gets one row at a time.
-    """
-
-    rows_apart: Literal[True]
 
 
 @runtime_checkable
@@ -446,9 +438,5 @@ class Overclaimed:
         """The noisy vector (d,), float32, on a public grid; ``vector`` is left as it is."""
         from sordino.mechanisms.grid import add_gaussian
 
-        return add_gaussian(
-            vector,
-            rng,
-            clip=self.claimed * self.excess,
-            noise_multiplier=self.noise_multiplier / self.excess,
-        )
+        clip, sigma = self.claimed * self.excess, self.noise_multiplier / self.excess
+        return add_gaussian(vector, rng, clip=clip, noise_multiplier=sigma)

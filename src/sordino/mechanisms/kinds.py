@@ -287,11 +287,8 @@ class HaarNoise(Noise):
     def refused(self, unit: str, public: bool) -> str | None:
         """Energies come from public examples, and the paper's form has weights of its own."""
         if self.form == "sound":
-            return (
-                f"{LOOKS}, or choose other weights"
-                if self.weights == "optimal" and not public
-                else None
-            )
+            lacking = self.weights == "optimal" and not public
+            return f"{LOOKS}, or choose other weights" if lacking else None
         if self.weights in ("optimal", "learned"):
             return (
                 f"privacy.mechanism.weights '{self.weights}' is not in the paper, whose form has "

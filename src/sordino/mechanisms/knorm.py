@@ -118,11 +118,8 @@ class _Radial(Euclidean):
     @property
     def step(self) -> float:
         """The grid's step, a power of two (units of the vector)."""
-        return 2.0 ** math.floor(
-            math.log2(
-                self.clip * min(self.noise_multiplier * FINE, 2.0**-11 / math.sqrt(self.dimension))
-            )
-        )
+        most = min(self.noise_multiplier * FINE, 2.0**-11 / math.sqrt(self.dimension))
+        return 2.0 ** math.floor(math.log2(self.clip * most))
 
     def length(self, rng: Generator) -> float:
         """||eta|| in units of C."""
@@ -174,15 +171,11 @@ class ExponentialNorm(_Radial):
 
     def event(self) -> event.Pure | event.NonPrivate:
         """The fact that the ledger keeps of one release, before sampling."""
-        return (
-            event.NonPrivate(reason=UNBOUNDED)
-            if self.dimension > 1
-            else self.claimed(self.noise_multiplier, 1)
-        )
+        if self.dimension > 1:
+            return event.NonPrivate(reason=UNBOUNDED)
+        return self.claimed(self.noise_multiplier, 1)
 
     def length(self, rng: Generator) -> float:
         """Exp(1) / epsilon_0."""
-        return (
-            float(rng.standard_exponential())
-            / self.claimed(self.noise_multiplier, self.dimension).epsilon
-        )
+        claimed = self.claimed(self.noise_multiplier, self.dimension)
+        return float(rng.standard_exponential()) / claimed.epsilon

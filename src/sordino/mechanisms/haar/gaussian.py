@@ -107,7 +107,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -225,8 +225,6 @@ class HaarGaussian(Scaled):
     clip_weights: Groups
     noise: Groups
     learns: float | None = None
-
-    rows_apart: ClassVar[Literal[True]] = True
 
     def __post_init__(self) -> None:
         Scaled.__post_init__(self)

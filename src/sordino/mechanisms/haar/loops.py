@@ -60,14 +60,8 @@ def forward(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
             for level in range(1, levels + 1):
                 pairs, odd = length // 2, length % 2
                 length, end = pairs + odd, end - pairs - odd
-                _halve(
-                    here,
-                    pairs,
-                    odd,
-                    scale[group + levels + 1 - level],
-                    sums,
-                    out[row, end : end + length],
-                )
+                factor, details = scale[group + levels + 1 - level], out[row, end : end + length]
+                _halve(here, pairs, odd, factor, sums, details)
                 here, sums, spare = sums, spare, sums
             out[row, at] = here[0] * scale[group]
             offset, at, group = offset + size, at + count, group + levels + 1

@@ -122,10 +122,7 @@ def share(setting: Setting, record: Record, told: KeyList, verify: Verify) -> tu
     packets = []
     for each in told.keys:
         if each.client != own.client:
-            try:
-                key = sealing_key(setting, mine.encrypt, each, own, each, agreed)
-            except RemoteProtocolError as error:
-                raise _of(each.client, error) from error
+            key = sealing_key(setting, mine.encrypt, each, own, each, agreed)
             packets.append(sealed(key, of_own[each.client], of_mask[each.client]))
     prints = tuple(
         fingerprint(of_own[each.client]) + fingerprint(of_mask[each.client]) for each in told.keys
@@ -294,7 +291,7 @@ def _refuse_keys(setting: Setting, own: Keys, keys: tuple[Keys, ...], verify: Ve
         try:
             check_keys(setting, each, verify)
         except RemoteProtocolError as error:
-            raise _of(each.client, error) from error
+            raise RemoteProtocolError(f"client {each.client}: {error}", error.what) from error
     publics = [key for each in keys for key in (each.encrypt, each.mask)]
     if len(set(publics)) < len(publics):
         raise RemoteProtocolError("two clients with the same public key", "keys")
@@ -347,7 +344,3 @@ def _refuse_few(setting: Setting, count: int, what: str) -> None:
 
 def _names(clients: Sequence[int]) -> str:
     return ", ".join(f"client {each}" for each in clients) or "nobody"
-
-
-def _of(client: int, error: RemoteProtocolError) -> RemoteProtocolError:
-    return RemoteProtocolError(f"client {client}: {error}", error.what)

@@ -58,7 +58,6 @@ class Setting:
         dishonest: c, clients that may collude with the server.
         bits: of the modulus 2^bits, 1 to 64.
         dimension: numbers of a vector.
-        threshold: t; 0 for the lowest that is sound.
 
     Raises:
         StudyError: if the condition does not hold, or a number is out of range.
@@ -72,26 +71,23 @@ class Setting:
     dishonest: int = 0
     bits: int = 32
     dimension: int
-    threshold: int = 0
 
     def __post_init__(self) -> None:
         n, c = self.clients, self.dishonest
         if not 2 <= n <= MOST_CLIENTS:
             raise StudyError(f"a secure sum takes 2 to {MOST_CLIENTS} clients; there are {n}")
-        if not self.threshold:
-            object.__setattr__(self, "threshold", lowest_threshold(n, c))
-        if self.fewest < 1 or self.fewest > n or c < 0:
+        if not 1 <= self.fewest <= n or not 0 <= c < n:
             raise StudyError(
                 f"a secure sum of {n} clients cannot hold {self.fewest} contributions, where {c} "
                 "clients are dishonest"
             )
-        if not (n + c < 2 * self.threshold and self.threshold <= n):
-            raise StudyError(
-                f"a threshold of {self.threshold} lets a server split {n} clients of which {c} "
-                f"are dishonest: it must be more than {n + c}/2, and at most {n}"
-            )
         if not 1 <= self.bits <= 64 or self.dimension < 1 or self.round < 1:
             raise StudyError("bits must lie in 1..64; dimension and round are positive")
+
+    @property
+    def threshold(self) -> int:
+        """t, the lowest that is sound."""
+        return lowest_threshold(self.clients, self.dishonest)
 
     @property
     def least(self) -> int:
@@ -104,23 +100,10 @@ class Setting:
 
         A digest (32 bytes) of all of them with their lengths.
         """
-        numbers = (
-            self.round,
-            self.clients,
-            self.fewest,
-            self.dishonest,
-            self.threshold,
-            self.bits,
-            self.dimension,
-        )
-        told = (
-            b"sordino secure sum 1",
-            what.encode(),
-            self.study.encode(),
-            self.run.encode(),
-            b",".join(b"%d" % each for each in numbers),
-            *parts,
-        )
+        numbers = [self.round, self.clients, self.fewest, self.dishonest, self.threshold]
+        numbers += [self.bits, self.dimension]
+        told = [b"sordino secure sum 1", what.encode(), self.study.encode(), self.run.encode()]
+        told += [b",".join(b"%d" % each for each in numbers), *parts]
         found = hashlib.sha256()
         for part in told:
             found.update(len(part).to_bytes(8, "little") + part)

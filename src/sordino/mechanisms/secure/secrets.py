@@ -56,8 +56,6 @@ def deal(
     Args:
         draws: gives so many uniform bytes that nobody else knows.
     """
-    if not 1 <= len(secret) <= 64:
-        raise ValueError(f"a secret has 1 to 64 bytes; got {len(secret)}")
     drawn = draws(_DRAWN * (threshold - 1))
     rest = [
         int.from_bytes(drawn[i : i + _DRAWN], "big") % PRIME for i in range(0, len(drawn), _DRAWN)
@@ -172,11 +170,7 @@ def own_key(setting: Setting, client: int, own: bytes) -> bytes:
 
 
 def pair_key(setting: Setting, private: X25519PrivateKey, own: Keys, other: Keys) -> bytes:
-    """The key of the mask that two clients have in common; the same for both.
-
-    Raises:
-        RemoteProtocolError: if the other's public key is of small order.
-    """
+    """The key of the mask that two clients have in common; the same for both."""
     low, high = sorted((own, other), key=lambda each: each.client)
     return _agreed(setting, private, other.mask, "pair", low, high)
 
@@ -191,9 +185,6 @@ def sealing_key(
 ) -> bytes:
     """The key of what ``sender`` seals for ``receiver``; the private key is that of one of them,
     and ``other`` is the other one. ``agreed`` is the digest of all keys that its owner was shown.
-
-    Raises:
-        RemoteProtocolError: if the other's public key is of small order.
     """
     return _agreed(setting, private, other.encrypt, "seal", sender, receiver, agreed)
 
@@ -209,10 +200,7 @@ def _agreed(
 ) -> bytes:
     bound = [b"%d" % first.client, first.encrypt, first.mask]
     bound += [b"%d" % second.client, second.encrypt, second.mask]
-    try:
-        found = private.exchange(X25519PublicKey.from_public_bytes(peer))
-    except ValueError:
-        raise RemoteProtocolError("a public key of small order", "keys") from None
+    found = private.exchange(X25519PublicKey.from_public_bytes(peer))  # refuse_weak has seen it
     return HKDF(hashes.SHA256(), KEY, None, setting.context(what, *bound, *more)).derive(found)
 
 

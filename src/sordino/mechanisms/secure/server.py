@@ -252,14 +252,9 @@ class Sum:
 
     @property
     def answered(self) -> Set[int]:
-        """The clients that have taken this phase's step."""
-        return (
-            self.keys.keys(),
-            self.shares.keys(),
-            self.inputs,
-            self.signatures.keys(),
-            self.revealed.keys(),
-        )[self.phase]
+        """Who has taken this phase's step."""
+        came = self.keys, self.shares, self.inputs, self.signatures, self.revealed
+        return frozenset(came[self.phase])
 
     def _keys(self, message: Keys) -> Sum:
         check_keys(self.setting, message, self.verify)
@@ -348,8 +343,7 @@ class Sum:
 
     def _open(self) -> Opened | Void:
         """Take the masks off."""
-        if self.total is None:
-            raise LocalProtocolError("a sum of nothing is opened")
+        assert self.total is not None  # no phase before was closed without inputs
         setting, out = self.setting, sorted(set(self.shares) - self.inputs)
         taken: list[bytes] = []
         added: list[bytes] = []
