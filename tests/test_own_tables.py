@@ -34,7 +34,7 @@ import numpy as np
 from sordino.core.study.base import Latency
 from sordino.data.partition import Division
 from sordino.data.stream import Drift, Opened, Streaming
-from sordino.data.stream.stored import Replayed
+from sordino.data.stream.opening import Replayed
 from sordino.data import Partition, load
 from sordino.extend.mechanisms import GaussianNoise
 from sordino.mechanisms.gaussian import Gaussian

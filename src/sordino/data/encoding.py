@@ -108,9 +108,6 @@ class Encoding:
     def _filled(self, name: str) -> float | None:
         return self.missing.get(name, self.missing.get(REST))
 
-    def _range(self, name: str) -> Span | None:
-        return self.ranges.get(name, self.ranges.get(REST))
-
     def _listed(self, series: pl.Series, place: str) -> EncodedColumn:
         """One column of 0 and 1 for each category."""
         name, known = series.name, self.categories[series.name]
@@ -133,18 +130,14 @@ class Encoding:
         return x, tuple(f"{name}={each}" for each in names)
 
     def _numeric(self, series: pl.Series, place: str) -> EncodedColumn:
-        import polars as pl
-
         name, gap = series.name, self._filled(series.name)
         refuse_text(series, place)
-        empty = series.is_null().to_numpy() | (
-            series.is_nan().fill_null(value=False).to_numpy()
-            if series.dtype.is_float()
-            else np.zeros(len(series), bool)
-        )
+        empty = series.is_null().to_numpy()
+        if series.dtype.is_float():
+            empty = empty | series.is_nan().fill_null(value=False).to_numpy()
         if gap is None:
             refuse_gaps(series, place)
-        values = series.cast(pl.Float64).fill_null(np.nan).to_numpy().copy()
+        values = series.cast(float).fill_null(np.nan).to_numpy().copy()
         if gap is not None:
             values[empty] = gap
         if not np.isfinite(values).all():
@@ -153,7 +146,7 @@ class Encoding:
                 f"{place}: row {row} (the first is 0), column {name!r} is {values[row]}; every "
                 "feature must be finite. Drop the row" + _GAP
             )
-        if (span := self._range(name)) is not None:
+        if (span := self.ranges.get(name, self.ranges.get(REST))) is not None:
             low, high = span
             with np.errstate(over="ignore"):  # far outside is outside
                 values = np.clip(2.0 * (values - low) / (high - low) - 1.0, -1.0, 1.0)

@@ -164,22 +164,12 @@ def given(front: FrontEnd, x: Examples, wanted: Shape) -> Examples:
     with own_code(), warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # one would tell of an example
         value: object = front.features(x.copy())
-    fits = (
-        isinstance(value, np.ndarray)
-        and value.dtype in (np.uint8, np.float32)
-        and value.shape == (len(x), *wanted)
-    )
-    if not fits:
-        raise FRONT_ENDS.wrong(
-            front,
-            "features",
-            f"{value.dtype} numbers of shape {value.shape}"
-            if isinstance(value, np.ndarray)
-            else value,
-            f"uint8 or float32 numbers of shape {(len(x), *wanted)}",
-        )
-    found: Examples = value  # type: ignore[assignment]
-    return found
+    asked, told = (len(x), *wanted), value
+    if isinstance(value, np.ndarray):
+        if value.dtype in (np.uint8, np.float32) and value.shape == asked:
+            return value
+        told = f"{value.dtype} numbers of shape {value.shape}"
+    raise FRONT_ENDS.wrong(front, "features", told, f"uint8 or float32 numbers of shape {asked}")
 
 
 def _tried_on(front: FrontEnd, x: Examples, wanted: Shape) -> Examples:

@@ -58,6 +58,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import hashlib
 import io
 import math
 import pickle
@@ -65,6 +66,7 @@ import struct
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,24 @@ AGAIN = "The file is damaged or incomplete: get it again"
 _PIECE = 1 << 18
 _GZIP = b"\x1f\x8b"
 _BZIP2 = b"BZh"
+
+
+def checksum(path: Path, kind: str = "sha256", size: int = 0) -> str:
+    """The checksum (hex) of a file, or of so many of its first bytes once it is expanded."""
+    found = path.stat()
+    return _checksum(path, kind, size, (found.st_ino, found.st_size, found.st_mtime_ns))
+
+
+@cache
+def _checksum(path: Path, kind: str, size: int, stamp: tuple[int, ...]) -> str:
+    """As :func:`checksum`; a file with another ``stamp`` is another file."""
+    if size:
+        content = Source(path).exactly(size, "its beginning")
+        return hashlib.new(kind, content, usedforsecurity=False).hexdigest()
+    with open_plain(path) as file:
+        return hashlib.file_digest(
+            file, lambda: hashlib.new(kind, usedforsecurity=False)
+        ).hexdigest()
 
 
 class Source(io.RawIOBase):

@@ -165,10 +165,8 @@ def features(x: Array) -> Words:
 
 def series(values: pl.Series) -> Words:
     """h of a column of a table, under whatever rules it is read, (n, w)."""
-    import polars as pl
-
     if values.dtype.is_numeric():
-        return column(values.cast(pl.Float64).fill_null(math.nan).to_numpy())
+        return column(values.cast(float).fill_null(math.nan).to_numpy())
     return column(values.to_list())
 
 

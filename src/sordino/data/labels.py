@@ -343,22 +343,14 @@ def encode_clients(parts: Sequence[Array]) -> tuple[tuple[Labels, ...], Names]:
     for number, value in enumerate(values):
         name = shown_name(str(value)) or f"client {number}"
         while name in shown:
-            name = (
-                f"{name[: LONGEST_NAME - 12]} ({number})"
-                if f"{name} ({number})" not in shown
-                else f"{name}'"
-            )
+            numbered = f"{name[: LONGEST_NAME - 12]} ({number})"
+            name = f"{name}'" if f"{name} ({number})" in shown else numbered
         shown[name] = None
     return tuple(np.split(numbers.astype(np.int64), cuts)), tuple(shown)
 
 
 def shown_name(text: str) -> str:
     """A name from a file on one line, plain, of :data:`LONGEST_NAME` characters at most."""
-    clean = " ".join(
-        "".join(
-            " " if c.isspace() else c
-            for c in text
-            if c.isspace() or unicodedata.category(c)[0] != "C"
-        ).split()
-    )
+    kept = (c for c in text if c.isspace() or unicodedata.category(c)[0] != "C")
+    clean = " ".join("".join(kept).split())
     return clean if len(clean) <= LONGEST_NAME else f"{clean[: LONGEST_NAME - 1]}…"

@@ -88,9 +88,7 @@ def _label(series: pl.Series) -> list[str]:
 
 def _span(series: pl.Series) -> tuple[float, float]:
     """The least and the largest finite value, rounded outwards to one digit of their distance."""
-    import polars as pl
-
-    numbers = series.cast(pl.Float64).drop_nulls()
+    numbers = series.cast(float).drop_nulls()
     numbers = numbers.filter(numbers.is_finite())
     if not len(numbers):
         return 0.0, 1.0

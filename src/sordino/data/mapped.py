@@ -26,18 +26,16 @@ time.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
-from collections.abc import Iterator
-from functools import lru_cache
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from sordino.base.errors import DataError
-from sordino.base.files import MIB, object_of, open_plain, read_plain, readable
+from sordino.base.files import MIB, object_of, read_plain, readable
 from sordino.base.frozen import Frozen
 from sordino.data.dataset import (
     Array,
@@ -50,6 +48,7 @@ from sordino.data.dataset import (
     Span,
     let_go,
 )
+from sordino.data.formats import checksum
 from sordino.data.table import ReadOptions
 
 ENDING = ".mapped"
@@ -141,11 +140,10 @@ def _fill(
         held = {f"{name}_test": getattr(test, name) for name in _TRAINING}
         arrays |= {name: values for name, values in held.items() if values is not None}
     for name, values in arrays.items():
-        digests[name] = _saved(draft / f"{name}.npy", values, iter([values]))
+        digests[name] = _saved(draft / f"{name}.npy", values)
     for name in _TRAINING:
         if (values := getattr(whole, name)) is not None:
-            pieces = _pieces(values, parts.order)
-            digests[name] = _saved(draft / f"{name}.npy", values, pieces, int(parts.bounds[-1]))
+            digests[name] = _saved(draft / f"{name}.npy", values, parts.order)
     index = Index(
         format=FORMAT,
         name=whole.name,
@@ -159,26 +157,20 @@ def _fill(
     (draft / INDEX).write_bytes(msgspec.json.format(msgspec.json.encode(index), indent=1))
 
 
-def _pieces(values: Array, order: Indices | None) -> Iterator[Array]:
-    count = len(values) if order is None else len(order)
-    for start in range(0, count, AT_ONCE):
-        at = slice(start, start + AT_ONCE)
-        yield values[at] if order is None else values[order[at]]
-
-
-def _saved(path: Path, like: Array, pieces: Iterator[Array], rows: int | None = None) -> str:
-    """Write an array piece by piece, and return its file's SHA-256 (hex)."""
-    shape = like.shape if rows is None else (rows, *like.shape[1:])
-    kind = like.dtype.newbyteorder("<")
-    header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
+def _saved(path: Path, values: Array, order: Indices | None = None) -> str:
+    """Write rows of an array, in some order, piece by piece; return its file's SHA-256 (hex)."""
+    rows, kind = len(values if order is None else order), values.dtype.newbyteorder("<")
+    shape, descr = (rows, *values.shape[1:]), np.lib.format.dtype_to_descr(kind)
+    header = {"descr": descr, "fortran_order": False, "shape": shape}
     with path.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
-        for piece in pieces:
+        for start in range(0, rows, AT_ONCE):
+            at = slice(start, start + AT_ONCE)
+            piece = values[at] if order is None else values[order[at]]
             file.write(np.ascontiguousarray(piece, kind).data)
         file.flush()
         os.fsync(file.fileno())
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return checksum(path)
 
 
 def read(folder: Path, how: ReadOptions) -> Corpus:
@@ -198,7 +190,11 @@ def read(folder: Path, how: ReadOptions) -> Corpus:
         arrays: dict[str, Array] = {}
         for name in sorted((_NAMES & index.files.keys()) - unread):
             path = folder / f"{name}.npy"
-            _refuse_changed(path, index.files[name], *_stamp(path))
+            if checksum(path) != index.files[name]:  # cached: a run opens its data twice
+                raise DataError(
+                    f"{path}: not the file that was written here: its SHA-256 differs from that "
+                    f"in {INDEX}. Convert the source again"
+                )
             arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
     _refuse_odd(folder, arrays, persons=how.identify and index.person is not None)
     bounds = np.array(arrays["bounds"])
@@ -220,17 +216,12 @@ def read(folder: Path, how: ReadOptions) -> Corpus:
     if not has_test(folder):
         held = {name: values[:0] for name in _TRAINING if (values := arrays.get(name)) is not None}
     test = {name: np.array(values) for name, values in held.items() if values is not None}
-    found = Dataset(
-        index.name,
-        test["x"],
-        test["y"],
-        index.classes,
-        words=test.get("words"),
-        people=test.get("people") if how.person is not None else None,
-        columns=index.columns,
-        span=index.span,
-    )
-    return Corpus(train, found)
+    people = test.get("people") if how.person is not None else None
+    test_set = replace(
+        train, x=test["x"], y=test["y"], owners=(), words=test.get("words"), people=people,
+        blocks=None,
+    )  # fmt: skip
+    return Corpus(train, test_set)
 
 
 def _index(folder: Path) -> Index:
@@ -263,27 +254,6 @@ def _refuse_rules(folder: Path, index: Index, how: ReadOptions) -> None:
         raise DataError(
             f"{folder}: data.categories, ranges, missing and scale were applied when it was "
             "written: leave them out"
-        )
-
-
-def _stamp(path: Path) -> tuple[int, int, int]:
-    found = path.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-@lru_cache(64)  # a run opens its data twice, and a plan before it
-def _refuse_changed(path: Path, wanted: str, *stamp: int) -> None:
-    """Refuse a file that is not the one that was written.
-
-    Raises:
-        DataError: naming it.
-    """
-    with open_plain(path) as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != wanted:
-        raise DataError(
-            f"{path}: not the file that was written here: its SHA-256 differs from that in "
-            f"{INDEX}. Convert the source again"
         )
 
 

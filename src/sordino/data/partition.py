@@ -468,11 +468,9 @@ class Regions(Division):
     columns: AtLeastOne
 
     def refused(self, parties: int) -> str | None:
-        return (
-            f"parts has {self.rows} x {self.columns} regions; parties is {parties}"
-            if self.rows * self.columns != parties
-            else None
-        )
+        if self.rows * self.columns == parties:
+            return None
+        return f"parts has {self.rows} x {self.columns} regions; parties is {parties}"
 
     def parts(self, shape: Shape, columns: Names | None, parties: int) -> Parts:
         """In rising order."""

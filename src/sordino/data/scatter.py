@@ -200,12 +200,8 @@ def _product(spectrum: Any, psi: Any, out: Any) -> None:
         for k in range(0, psi.shape[1], 2 * h):
             for a in range(i, i + w):
                 for b in range(k, k + h):
-                    one, two, three, four = (
-                        psi[a, b],
-                        psi[a, b + h],
-                        psi[a + w, b],
-                        psi[a + w, b + h],
-                    )
+                    one, two = psi[a, b], psi[a, b + h]
+                    three, four = psi[a + w, b], psi[a + w, b + h]
                     for part in range(2):
                         x = spectrum[part]
                         for lane in range(lanes):

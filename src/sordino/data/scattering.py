@@ -246,19 +246,11 @@ def filters(
     """
     psi = []
     for j in range(scales):
-        turned = [
-            np.fft.fft2(
-                _morlet(
-                    height,
-                    width,
-                    0.8 * 2**j,
-                    (int(angles / 2 - 1) - number) * math.pi / angles,
-                    0.75 * math.pi / 2**j,
-                    4.0 / angles,
-                )
-            ).real
-            for number in range(angles)
-        ]
+        turned = []
+        for number in range(angles):
+            theta = (int(angles / 2 - 1) - number) * math.pi / angles
+            wave = _morlet(height, width, 0.8 * 2**j, theta, 0.75 * math.pi / 2**j, 4.0 / angles)
+            turned.append(np.fft.fft2(wave).real)
         psi.append(
             [
                 np.stack([_periodised(each, r) for each in turned]).astype(np.float32)

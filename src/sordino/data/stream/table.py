@@ -153,17 +153,6 @@ class TableStream:
         """The same rows, their classes drawn by ``drift``: within a class in the file's order."""
         return ByClass(self, self.seed, drift)
 
-    def rescale(self, x: Single, first: int) -> None:
-        """Apply the constant to rows (n, features) from ``first`` on, in place.
-
-        Raises:
-            DataError: for a feature that is not finite then.
-        """
-        if self._scale != 1.0:
-            with np.errstate(over="ignore", invalid="ignore"):  # a warning would tell of a row
-                x /= self._scale
-        refuse_non_finite(x, str(self.path), self._features, first)
-
     def _again(self) -> None:
         self._first, self._piece = 0, NO_ROWS
         self._open()
@@ -185,11 +174,15 @@ class TableStream:
         while row >= (end := self._first + len(self._piece)):
             self._first, self._piece = end + self._skip(row - end), NO_ROWS
             self._piece = self._next()
-            if not len(self._piece):
+            x = self._piece.x
+            if not len(x):
                 if self._rows is not None and self._first != self._rows:
                     raise self._count(self._first)
                 return False
-            self.rescale(self._piece.x, self._first)
+            if self._scale != 1.0:
+                with np.errstate(over="ignore", invalid="ignore"):  # a warning would tell of a row
+                    x /= self._scale
+            refuse_non_finite(x, str(self.path), self._features, self._first)
             if self._rows is not None and self._first + len(self._piece) > self._rows:
                 raise self._count(self._first + len(self._piece))
         return True
@@ -304,7 +297,7 @@ class Parquet(TableStream):
             refuse_gaps(frame[name], str(self.path), GAP, self._first)
         x = np.empty((frame.height, len(self._features)), np.float32)
         for at, name in enumerate(self._features):
-            x[:, at] = single(frame[name].cast(pl.Float64).to_numpy())
+            x[:, at] = single(frame[name].cast(float).to_numpy())
         return self._made(x, lambda name: self._cells(frame[name]))
 
     def _cells(self, series: Any) -> list[str]:
