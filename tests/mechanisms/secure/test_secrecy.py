@@ -188,16 +188,16 @@ class Split:
         return [int(each) for each in values]
 
 
-def test_a_server_that_shows_two_sets_opens_neither() -> None:
-    """Four clients and t = 3; with t = 2, which a setting refuses, both secrets of a client come
-    out, and with them its input.
+def test_a_server_that_shows_two_sets_opens_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four clients and t = 3; with t = 2, which no setting has, both secrets of a client come out,
+    and with them its input.
     """
     vectors = [np.array([i + 40]) for i in range(4)]
     own = setting(4, honest=1, dimension=1)
     assert own.threshold == 3
     with pytest.raises(RemoteProtocolError, match="2 have signed, and 3 must"):
         Split(own, vectors).opened(0)
-    object.__setattr__(own, "threshold", 2)
+    monkeypatch.setattr(Setting, "threshold", 2)
     assert Split(own, vectors).opened(1) == [41]
 
 

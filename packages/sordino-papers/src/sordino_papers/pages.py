@@ -1,4 +1,4 @@
-"""What a reproduction says: ``entries/<name>.json``, ``reproduction.md`` with a page for each paper
+"""Files of a reproduction: ``entries/<name>.json``, ``reproduction.md`` with a page for each paper
 in ``reproduction/``, and ``index.html`` with the headlines, every table, picture and verdict.
 """
 
@@ -240,9 +240,7 @@ def _summary(claims: Sequence[ClaimOf]) -> str:
 
 
 def _judged(claim: ClaimOf) -> tuple[str, ...]:
-    """What was found of a claim, from its verdict to the length of its runs; beside it, whether
-    that was on the paper's data, and what it was.
-    """
+    """The findings on a claim, from its verdict to the length of its runs."""
     data = f"{'no' if claim.on_other_data else 'yes'}: {claim.data}" if claim.data else "-"
     return (
         f"**{claim.verdict}**",

@@ -293,7 +293,7 @@ def _places(results: Results) -> dict[str, float]:
 
 
 def _values(results: Results, shown: Shown, place: Place) -> list[float]:
-    """What is shown, of each seed; empty where there is nothing."""
+    """The values that are shown, of each seed; empty where there is nothing."""
     cell = results.grid.at(place)
     if cell is None or cell.place != place:
         return []

@@ -10,9 +10,13 @@ Stored data is replayed, images are deformed without end, files are read row by 
 ((100, 784), (1, 28, 28))
 """
 
+from sordino.data.stream.drift import DRIFTS as DRIFTS
 from sordino.data.stream.drift import Drift as Drift
+from sordino.data.stream.opening import STREAMS as STREAMS
 from sordino.data.stream.opening import Deformed as Deformed
+from sordino.data.stream.opening import Opened as Opened
 from sordino.data.stream.opening import Replayed as Replayed
 from sordino.data.stream.opening import Streaming as Streaming
+from sordino.data.stream.opening import Wanted as Wanted
 from sordino.data.stream.piece import Piece as Piece
 from sordino.data.stream.piece import Stream as Stream

@@ -252,7 +252,7 @@ class Sum:
 
     @property
     def answered(self) -> Set[int]:
-        """Who has taken this phase's step."""
+        """The clients that have taken this phase's step."""
         came = self.keys, self.shares, self.inputs, self.signatures, self.revealed
         return frozenset(came[self.phase])
 

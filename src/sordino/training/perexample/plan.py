@@ -240,7 +240,7 @@ _HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 """Of a module, and with "_global" before them, of all modules."""
 
 _OF_ALL = vars(nn.Module()) | {"_compiled_call_impl": None}
-"""What every module of torch has of its own."""
+"""The attributes that every module of torch has."""
 
 
 def known(layer: nn.Module) -> bool:
