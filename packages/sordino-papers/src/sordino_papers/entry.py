@@ -43,7 +43,14 @@ Paper = Literal["ali-dpfl", "als-dpfl", "mapa", "haar", "events"]
 Changes = tuple[str, ...]
 
 
-class Data(Part, frozen=True):
+class Changing(Part, frozen=True, kw_only=True):
+    """A part that changes the studies of some cells; ``small`` come last, but at full scale."""
+
+    changes: Changes = ()
+    small: Changes = ()
+
+
+class Data(Changing, frozen=True):
     """A data set to run on; the first whose files are present is taken.
 
     Attributes:
@@ -58,11 +65,9 @@ class Data(Part, frozen=True):
     needs: str = ""
     papers: bool = False
     repeats: str = ""
-    changes: Changes = ()
-    small: Changes = ()
 
 
-class Panel(Part, frozen=True):
+class Panel(Changing, frozen=True):
     """One of several pictures, or a group of columns, beside each other.
 
     ``data`` stands in for the entry's. A panel none of whose data sets is present is left out, and
@@ -75,11 +80,9 @@ class Panel(Part, frozen=True):
     level: float | None = None
     data: tuple[Data, ...] = ()
     points: tuple[str, ...] = ()
-    changes: Changes = ()
-    small: Changes = ()
 
 
-class Series(Part, frozen=True):
+class Series(Changing, frozen=True):
     """A line of a figure, or a row of a table.
 
     Attributes:
@@ -91,19 +94,15 @@ class Series(Part, frozen=True):
 
     key: str
     label: str
-    changes: Changes = ()
-    small: Changes = ()
     fixed: bool = False
     broker: Literal["", "scripted", "real"] = ""
 
 
-class Point(Part, frozen=True):
+class Point(Changing, frozen=True):
     """A value of the axis, or a column of a table; ``at`` is where it is drawn."""
 
     label: str
     at: float | None = None
-    changes: Changes = ()
-    small: Changes = ()
 
 
 class Axis(Part, frozen=True):
@@ -114,7 +113,7 @@ class Axis(Part, frozen=True):
     log: bool = False
 
 
-class Form(Part, frozen=True):
+class Form(Changing, frozen=True):
     """``sound`` (at the true epsilon), or another form such as the ``paper``'s.
 
     Attributes:
@@ -123,12 +122,10 @@ class Form(Part, frozen=True):
 
     key: str
     label: str = ""
-    changes: Changes = ()
-    small: Changes = ()
     only: tuple[str, ...] = ()
 
 
-class Also(Part, frozen=True):
+class Also(Changing, frozen=True):
     """Further changes of some cells: those whose panel, series, point and form are all named here,
     where empty names every one. They come after the changes of the form.
 
@@ -142,8 +139,6 @@ class Also(Part, frozen=True):
     x: tuple[str, ...] = ()
     form: tuple[str, ...] = ()
     seeds: int | None = None
-    changes: Changes = ()
-    small: Changes = ()
 
 
 class Scale(Part, frozen=True):

@@ -123,13 +123,20 @@ class _Message(Frozen, tag=True, array_like=True, forbid_unknown_fields=True):
     """A message, or a part of one."""
 
 
-class Invitation(_Message):
-    """A sum is next. Send your keys."""
-
+class _OfServer(_Message):
     round: int
 
 
-class Keys(_Message):
+class _OfClient(_Message):
+    client: int
+    round: int
+
+
+class Invitation(_OfServer):
+    """A sum is next. Send your keys."""
+
+
+class Keys(_OfClient):
     """A client's fresh public keys of a round.
 
     Attributes:
@@ -141,22 +148,19 @@ class Keys(_Message):
         signature: by the key of the client's certificate, over :func:`signed_keys`.
     """
 
-    client: int
-    round: int
     encrypt: bytes
     mask: bytes
     commitment: bytes
     signature: bytes
 
 
-class KeyList(_Message):
+class KeyList(_OfServer):
     """The keys of all who take part, in the order of their numbers."""
 
-    round: int
     keys: tuple[Keys, ...]
 
 
-class Shares(_Message):
+class Shares(_OfClient):
     """A client's two secrets, shared between all who take part.
 
     Attributes:
@@ -165,67 +169,54 @@ class Shares(_Message):
             and of the private key, 64 bytes; the server tells a wrong share by them.
     """
 
-    client: int
-    round: int
     sealed: tuple[bytes, ...]
     prints: tuple[bytes, ...]
 
 
-class Delivered(_Message):
+class Delivered(_OfServer):
     """Shares that others have sealed for a client, by sender, ascending. Mask your input."""
 
-    round: int
     senders: tuple[int, ...]
     sealed: tuple[bytes, ...]
 
 
-class MaskedInput(_Message):
+class MaskedInput(_OfClient):
     """A client's vector under its masks, as :func:`sordino.base.residues.packed`."""
 
-    client: int
-    round: int
     values: bytes
 
 
-class Included(_Message):
+class Included(_OfServer):
     """The clients, ascending, whose masked inputs arrived. Sign that."""
 
-    round: int
     clients: tuple[int, ...]
 
 
-class Signed(_Message):
+class Signed(_OfClient):
     """A client's signature over :func:`signed_set`."""
 
-    client: int
-    round: int
     signature: bytes
 
 
-class Signatures(_Message):
+class Signatures(_OfServer):
     """Signers of the set in ascending order, and their signatures: shares are to be revealed."""
 
-    round: int
     signers: tuple[int, ...]
     signatures: tuple[bytes, ...]
 
 
-class Revealed(_Message):
+class Revealed(_OfClient):
     """A client's shares: of the own masks of those who are in, in order, and of the private keys of
     those who are not, each with whose it is.
     """
 
-    client: int
-    round: int
     masks: tuple[bytes, ...]
     keys: tuple[tuple[int, bytes], ...]
 
 
-class Unopened(_Message):
+class Unopened(_OfClient):
     """A client takes part in the sum no more, and whose shares for it did not open, ascending."""
 
-    client: int
-    round: int
     dealers: tuple[int, ...]
 
 

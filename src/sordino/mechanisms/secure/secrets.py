@@ -56,6 +56,8 @@ def deal(
     Args:
         draws: gives so many uniform bytes that nobody else knows.
     """
+    if not 1 <= len(secret) <= 64:
+        raise ValueError(f"a secret has 1 to 64 bytes; got {len(secret)}")
     drawn = draws(_DRAWN * (threshold - 1))
     rest = [
         int.from_bytes(drawn[i : i + _DRAWN], "big") % PRIME for i in range(0, len(drawn), _DRAWN)
