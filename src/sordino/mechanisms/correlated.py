@@ -369,11 +369,17 @@ def _moved(correlation: Correlation) -> tuple[float, float, float]:
 @lru_cache(maxsize=256)
 def _spread(correlation: Correlation) -> float:
     count = min(correlation.steps or 4 * correlation.separation, 4096)
-    column, found = correlation.column(count), np.zeros(count)
-    found[0] = 1.0
-    for t in range(1, count):
-        found[t] = -float(column[1 : t + 1] @ found[t - 1 :: -1][:t])
+    found = _inverse(correlation.column(count), count)
     return math.sqrt(float(found @ found))
+
+
+def _inverse(column: Floats, count: int) -> Floats:
+    """The first column (count,) of C^-1, of which C ends before its ``column`` (n,) does."""
+    found = np.zeros(count)
+    for t in range(count):
+        last = min(t, column.size - 1)
+        found[t] = float(t == 0) - float(column[1 : last + 1] @ found[t - last : t][::-1])
+    return found
 
 
 @lru_cache(maxsize=256)
@@ -383,11 +389,7 @@ def _together(correlation: Correlation, steps: int) -> float:
     """
     each = min(correlation.steps or LONGEST_MATRIX, steps)
     reach = min(each, correlation.separation if correlation.steps is None else each)
-    column, row = correlation.column(reach), np.zeros(each)
-    for t in range(each):
-        last = min(t, reach - 1)
-        row[t] = float(t == 0) - float(column[1 : last + 1] @ row[t - last : t][::-1])
-    sums = np.cumsum(row)
+    sums = np.cumsum(_inverse(correlation.column(reach), each))
     squares = np.cumsum(sums**2)
     if correlation.steps is None:
         return math.sqrt(float(squares[-1]) + (steps - each) * float(sums[-1]) ** 2)

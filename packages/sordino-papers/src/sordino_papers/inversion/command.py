@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sordino.extend.commands import AttackOptions, StudyError, say
-from sordino.extend.runs import MODEL, HorizontalStudy, Study, replace_file, said_clearly, tell
+from sordino.extend.runs import MODEL, HorizontalStudy, replace_file, said_clearly, tell
 from sordino_papers.inversion import scenes as inversion
 from sordino_papers.inversion.picture import inversion_figure, noise_words, scene_words
 from sordino_papers.inversion.scenes import Attacked, NoiseLevel, Scene
@@ -119,7 +119,13 @@ def _levels(text: str) -> list[NoiseLevel]:
 
 def _attacked(asked: AttackOptions, path: Path, levels: Sequence[NoiseLevel]) -> list[Attacked]:
     """Return the study, once for each model."""
-    study = _gradients(asked.study(path))
+    study = asked.study(path)
+    if not isinstance(study, HorizontalStudy):
+        raise StudyError(
+            f"method.name = {study.method.name!r}: --attack inversion reads gradients, and parties "
+            "of this method send embeddings. Use a study whose clients take noisy gradient steps, "
+            "such as dp-sgd"
+        )
     if not path.is_dir():
         named = dict.fromkeys(asked.models or (study.model.name,))
         for name in named:
@@ -132,16 +138,6 @@ def _attacked(asked: AttackOptions, path: Path, levels: Sequence[NoiseLevel]) ->
             "its study file instead"
         )
     return [inversion.attacked(study, levels, path / MODEL)]
-
-
-def _gradients(study: Study) -> HorizontalStudy:
-    if not isinstance(study, HorizontalStudy):
-        raise StudyError(
-            f"method.name = {study.method.name!r}: --attack inversion reads gradients, and parties "
-            "of this method send embeddings. Use a study whose clients take noisy gradient steps, "
-            "such as dp-sgd"
-        )
-    return study
 
 
 def _show(scenes: Sequence[Scene]) -> None:
