@@ -375,6 +375,24 @@ def _encoded_array(x: Array, how: ReadOptions, place: str) -> tuple[Single, Name
     return found
 
 
+@contextmanager
+def reading(path: Path, kind: str) -> Iterator[None]:
+    """Refuse a file that polars cannot read as what it should be.
+
+    Raises:
+        DataError: naming the file, and polars' first line on it.
+    """
+    from polars.exceptions import PanicException  # of its Rust part, and no Exception
+
+    try:
+        yield
+    except DataError:
+        raise
+    except (Exception, PanicException) as error:
+        first = str(error).splitlines()[0]
+        raise DataError(f"{path}: expected {kind}, but reading it failed ({first})") from error
+
+
 def frame_of(path: Path, texts: Collection[str] = ()) -> pl.DataFrame:
     """A file's table, of one row at least; ``texts`` are columns of a CSV file that are text, as it
     stands there: one fraction or word would change how all others are read. Between semicolons each
@@ -387,7 +405,8 @@ def frame_of(path: Path, texts: Collection[str] = ()) -> pl.DataFrame:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     parquet = path.suffix.lower() == ".parquet"
-    try:
+    kind = "a Parquet file" if parquet else "a CSV file with a header and equally long rows"
+    with reading(path, kind):
         if parquet:
             refuse_large(path, pl.scan_parquet(path))
             frame = pl.read_parquet(path)
@@ -405,17 +424,9 @@ def frame_of(path: Path, texts: Collection[str] = ()) -> pl.DataFrame:
                 frame = frame.with_columns(
                     pl.col(held).str.replace(r"^(\s*[+-]?\d*),(\d+\s*)$", "${1}.${2}")
                 )
-        if frame.height == 0:
-            raise DataError(f"{path}: there are no rows")
-        return frame
-    except DataError:
-        raise
-    except (Exception, pl.exceptions.PanicException) as error:
-        # a panic of its Rust part is no Exception
-        kind = "a Parquet file" if parquet else "a CSV file with a header and equally long rows"
-        raise DataError(
-            f"{path}: expected {kind}, but reading it failed ({str(error).splitlines()[0]})"
-        ) from error
+    if frame.height == 0:
+        raise DataError(f"{path}: there are no rows")
+    return frame
 
 
 def _plain(series: pl.Series, place: str) -> Array:

@@ -46,7 +46,7 @@ from sordino.data.identity import entity as entity_of
 from sordino.data.labels import class_numbers
 from sordino.data.stream.drift import ByClass
 from sordino.data.stream.piece import Piece, joined
-from sordino.data.table import MOST_COLUMNS, refuse_long
+from sordino.data.table import MOST_COLUMNS, reading, refuse_long
 
 if TYPE_CHECKING:
     from sordino.data.stream.drift import Sampling
@@ -263,13 +263,10 @@ class Parquet(TableStream):
         path = self.path
         if not path.is_file():
             raise DataError(f"{path}: no such file")
-        try:
+        with reading(path, "a Parquet file"):
             self._frame: Any = pl.scan_parquet(path)
             schema = self._frame.collect_schema()
             rows = int(self._frame.select(pl.len()).collect().item())
-        except (Exception, pl.exceptions.PanicException) as error:
-            # a panic of its Rust part is no Exception
-            raise self._failed(error) from error
         self._has(schema.names(), rows)
         for name in self._features:
             if not (schema[name].is_numeric() or schema[name] == pl.Boolean):
@@ -282,12 +279,8 @@ class Parquet(TableStream):
         return min(rows, self._file_rows - self._first - len(self._piece))
 
     def _next(self) -> Piece:
-        import polars as pl
-
-        try:
+        with reading(self.path, "a Parquet file"):
             frame = self._frame.slice(self._first, PARQUET_ROWS).collect()
-        except (Exception, pl.exceptions.PanicException) as error:
-            raise self._failed(error) from error
         if frame.height < min(PARQUET_ROWS, self._file_rows - self._first):
             found = self._first + frame.height
             raise DataError(
@@ -312,12 +305,6 @@ class Parquet(TableStream):
                 "may have been rounded; owners are text or whole numbers"
             )
         return [str(int(each) if float(each).is_integer() else each) for each in values]
-
-    def _failed(self, error: BaseException) -> DataError:
-        return DataError(
-            f"{self.path}: expected a Parquet file, but reading it failed "
-            f"({str(error).splitlines()[0]})"
-        )
 
 
 STRETCH = 1 << 18  # bytes

@@ -30,7 +30,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from sordino.base.errors import no_memory
 from sordino.training.flat import Flat, Slot
 from sordino.training.graph import Function, Graph, Named, passed_over, pulled, scores_of, trained
 from sordino.training.loss import Loss
@@ -123,7 +122,8 @@ class OneByOne:
         losses, rows = self._room(len(x), torch.nan)
         for i in places.tolist():
             with passed_over():
-                found, made = self._mapped(graph, _copies(x, i), _copies(y, i))
+                copies = (each[i : i + 1].expand(each.shape).clone() for each in (x, y))
+                found, made = self._mapped(graph, *copies)
                 losses[i] = found[i]
                 for into, each in zip(rows, made, strict=True):
                     into[i] = each[i]
@@ -141,15 +141,12 @@ class OneByOne:
         """One example after another: slow, right by construction."""
         losses, rows = self._room(len(x), 0.0)
         for i in places.tolist():
-            try:
+            for each in (losses[i], *(into[i] for into in rows)):
+                each.fill_(torch.nan)
+            with passed_over():
                 losses[i], grads = graph(x[i].clone(), y[i].clone())
                 for slot, into in zip(self._flat.layout, rows, strict=True):
                     into[i].view(slot.stored).copy_(_stored(slot, grads[slot.name]))
-            except Exception as error:  # an operation may raise anything
-                if no_memory(error):
-                    raise
-                for each in (losses[i], *(into[i] for into in rows)):
-                    each.fill_(torch.nan)
         return losses, rows
 
     def _room(self, rows: int, number: float) -> LossesAndRows:
@@ -161,8 +158,3 @@ class OneByOne:
 def _stored(slot: Slot, gradient: Tensor) -> Tensor:
     """A gradient (..., *shape) in the order in which the flat vector has it."""
     return gradient.movedim(-3, -1) if len(slot.shape) == 4 else gradient
-
-
-def _copies(some: Tensor, row: int) -> Tensor:
-    """As many copies of a row as there are rows."""
-    return some[row : row + 1].expand(some.shape).clone()
