@@ -32,8 +32,17 @@ from sordino.training.loss import loss_for
 from sordino.training.optimizer import Sgd
 from sordino.training.perexample.sums import ClippedSum, Examples, MeanGradient
 from sordino_papers.inversion import scenes as inversion
-from sordino_papers.inversion.gradient import Matrix, first_layer, mean_slopes, rank_one
-from sordino_papers.inversion.scenes import Attack, Level, Target, correlation, psnr
+from sordino_papers.inversion.scenes import (
+    Attack,
+    Level,
+    Matrix,
+    Target,
+    correlation,
+    first_layer,
+    mean_slopes,
+    psnr,
+    rank_one,
+)
 
 LINEAR = ("logistic", "svm")
 CORPUS = data.load("digits")
