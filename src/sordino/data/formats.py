@@ -433,20 +433,15 @@ class _Answer:
         return _ANSWERS[self](*given)
 
 
-_ARRAY, _DTYPE, _RECONSTRUCT, _FROM_BUFFER, _ENCODE = (_Answer() for _ in range(5))
-_ANSWERS: dict[_Answer, Callable[..., object]] = {
-    _DTYPE: InertDtype,
-    _RECONSTRUCT: lambda *_: InertArray(),
-    _FROM_BUFFER: _buffered,
-    _ENCODE: _encoded,
+_CALLS: dict[str, Callable[..., object]] = {
+    "numpy.ndarray": InertArray,
+    "numpy.dtype": InertDtype,
+    "numpy._core.multiarray._reconstruct": lambda *_: InertArray(),
+    "numpy._core.numeric._frombuffer": _buffered,
+    "_codecs.encode": _encoded,
 }
-_NAMES = {
-    "numpy.ndarray": _ARRAY,
-    "numpy.dtype": _DTYPE,
-    "numpy._core.multiarray._reconstruct": _RECONSTRUCT,
-    "numpy._core.numeric._frombuffer": _FROM_BUFFER,
-    "_codecs.encode": _ENCODE,
-}
+_NAMES = {name: _Answer() for name in _CALLS}
+_ANSWERS = dict(zip(_NAMES.values(), _CALLS.values(), strict=True))
 
 
 # The interpreter written in Python, not the faster one in C: a damaged memo index makes the latter
