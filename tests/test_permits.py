@@ -45,12 +45,16 @@ from sordino.privacy import (
 )
 from sordino.privacy.permit import unpacked
 from sordino.regimes.asynchronous import edge
-from sordino.regimes.asynchronous.assemble import BlockSimulation
-from sordino.regimes.asynchronous.edge import LiteralEdge, PlainEdge, PrivateEdge
+from sordino.regimes.asynchronous.assemble import (
+    BlockSimulation,
+    LiteralEdge,
+    PlainEdge,
+    PrivateEdge,
+)
 from sordino.regimes.synchronous import aggregate
 from sordino.regimes.synchronous.aggregate import PrivateSum, SharedSum
 from sordino.regimes.vertical.halves import Engine, Party
-from sordino.regimes.vertical.plan import ENTITIES, LABELS, features, label, party_unit, units
+from sordino.regimes.vertical.regime import ENTITIES, LABELS, features, label, party_unit, units
 from sordino.regimes.vertical.run import Events
 from sordino.regimes.vertical.stream import LabelRandomizer
 from sordino.training import client, local

@@ -22,7 +22,7 @@ from sordino.base.message import Train, Update
 from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.privacy import Budget, Charge, LedgerSession
-from sordino.regimes.synchronous.methods import estimating
+from sordino.regimes.synchronous import methods as estimating
 from sordino.training.client import PrivateClient
 
 TAU, ROUNDS = 3, 20

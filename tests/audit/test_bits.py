@@ -28,7 +28,7 @@ from sordino.mechanisms.gaussian import CountedGaussian, Gaussian, Single
 from sordino.mechanisms.haar.basis import Basis
 from sordino.mechanisms.haar.gaussian import HaarGaussian
 from sordino.mechanisms.shared import SharedNoise
-from sordino.regimes.asynchronous.edge import PrivateEdge
+from sordino.regimes.asynchronous.assemble import PrivateEdge
 from sordino.regimes.synchronous.aggregate import PrivateSum
 from sordino.regimes.synchronous.method import RoundNoise
 from sordino.training.client import ModelKernels, PrivateClient

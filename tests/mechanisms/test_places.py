@@ -60,7 +60,7 @@ PLACES = (
     Place(
         "an edge's gradient",
         "Gradient",
-        "regimes/asynchronous/edge.py: answer",
+        "regimes/asynchronous/assemble.py: answer",
         "the edge's mechanism",
         "PoissonSampled, NonPrivate",
     ),

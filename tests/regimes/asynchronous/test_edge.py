@@ -21,7 +21,7 @@ from sordino.base.message import Compute
 from sordino.mechanisms.gaussian import Gaussian
 from sordino.privacy import Event, NonPrivate, Permit, PoissonSampled
 from sordino.privacy import Gaussian as GaussianEvent
-from sordino.regimes.asynchronous.edge import LiteralEdge, PlainEdge, PrivateEdge
+from sordino.regimes.asynchronous.assemble import LiteralEdge, PlainEdge, PrivateEdge
 from sordino.training.client import ModelKernels
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy

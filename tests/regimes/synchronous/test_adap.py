@@ -18,7 +18,7 @@ from sordino.mechanisms.gaussian import Gaussian
 from sordino.privacy import Chosen, Composed, NonPrivate, PoissonSampled, accountant
 from sordino.privacy import Gaussian as Booked
 from sordino.regimes.synchronous.method import Remaining, Terms
-from sordino.regimes.synchronous.methods.fixed import AdapDpfl, AdapMemory
+from sordino.regimes.synchronous.methods import AdapDpfl, AdapMemory
 from sordino.training import models
 from sordino.training.beside import loss_sum, noisy_loss
 from sordino.training.client import ModelKernels, PrivateClient

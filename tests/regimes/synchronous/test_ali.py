@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sordino.base.message import Statistics, Update
 from sordino.regimes.synchronous.method import Remaining, Terms
-from sordino.regimes.synchronous.methods.estimating import AliDpfl, AliMemory
+from sordino.regimes.synchronous.methods import AliDpfl, AliMemory
 
 EVEN = Terms(
     dimension=26010,

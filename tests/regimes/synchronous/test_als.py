@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino.regimes.synchronous.method import Remaining, Terms
-from sordino.regimes.synchronous.methods.estimating import AlsDpfl, AlsMemory
+from sordino.regimes.synchronous.methods import AlsDpfl, AlsMemory
 
 EVEN = Terms(
     dimension=26010,

@@ -31,7 +31,7 @@ from sordino.privacy.event import Gaussian as Booked
 from sordino.privacy.event import PoissonSampled
 from sordino.regimes.synchronous.aggregate import PrivateSum, State, deviation
 from sordino.regimes.synchronous.method import Released, RoundNoise, Terms
-from sordino.regimes.synchronous.methods.fixed import Bound, DpFedAvg, DpSgd, DynamicDpFedAvg
+from sordino.regimes.synchronous.methods import Bound, DpFedAvg, DpSgd, DynamicDpFedAvg
 from sordino.regimes.synchronous.protocol import Synchronous
 
 N, D, Q, Z, S = 40, 3, 0.25, 1.1, 0.6

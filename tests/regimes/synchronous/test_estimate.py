@@ -13,7 +13,7 @@ import pytest
 
 from sordino.base.message import Statistics, Update
 from sordino.regimes.synchronous.method import Terms
-from sordino.regimes.synchronous.methods.estimating import (
+from sordino.regimes.synchronous.methods import (
     clipped_fraction,
     signal_to_noise,
     slope,

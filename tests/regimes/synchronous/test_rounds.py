@@ -22,7 +22,7 @@ from sordino.core.study.base import LATENCIES, Constant, Lognormal, World
 from sordino.core.world import KernelSnapshot
 from sordino.privacy import Budget, Event, Gaussian, LedgerSession, Permit, PoissonSampled
 from sordino.regimes.synchronous.method import ServerOptimizer, Terms
-from sordino.regimes.synchronous.methods.fixed import DpSgd
+from sordino.regimes.synchronous.methods import DpSgd
 from sordino.regimes.synchronous.protocol import Synchronous
 
 STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.0))

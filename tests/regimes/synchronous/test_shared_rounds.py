@@ -38,8 +38,7 @@ from sordino.privacy import PoissonSampled
 from sordino.privacy.event import Gaussian as Booked
 from sordino.regimes.synchronous.aggregate import SharedSum, State
 from sordino.regimes.synchronous.method import Terms
-from sordino.regimes.synchronous.methods.estimating import AliDpfl
-from sordino.regimes.synchronous.methods.fixed import DpFedAvg, DpSgd
+from sordino.regimes.synchronous.methods import AliDpfl, DpFedAvg, DpSgd
 from sordino.regimes.synchronous.protocol import Synchronous
 from sordino.training import models
 from sordino.training.client import ModelKernels, PrivateClient

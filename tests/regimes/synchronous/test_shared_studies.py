@@ -21,7 +21,7 @@ from sordino.privacy.event import Gaussian as Booked
 from sordino.regimes.synchronous import report
 from sordino.regimes.synchronous.aggregate import SharedSum
 from sordino.regimes.synchronous.method import Terms
-from sordino.regimes.synchronous.methods.fixed import DpSgd
+from sordino.regimes.synchronous.methods import DpSgd
 from sordino.regimes.synchronous.regime import rule
 
 Q = 0.2

@@ -30,8 +30,7 @@ from sordino.core.effect import (
 )
 from sordino.regimes.synchronous.aggregate import State
 from sordino.regimes.synchronous.method import Choice, ServerOptimizer, Terms
-from sordino.regimes.synchronous.methods.estimating import AliDpfl
-from sordino.regimes.synchronous.methods.fixed import DpSgd
+from sordino.regimes.synchronous.methods import AliDpfl, DpSgd
 from sordino.regimes.synchronous.protocol import Synchronous
 from sordino.regimes.synchronous.records import SynchronousRound
 

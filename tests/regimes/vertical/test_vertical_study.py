@@ -20,7 +20,7 @@ from sordino.core import statements
 from sordino.core import study as studies
 from sordino.core.run.folder import RunLog, Saved
 from sordino.privacy import Gaussian, Pure, accountant
-from sordino.regimes.vertical.plan import label_epsilon, promised, schedule
+from sordino.regimes.vertical.regime import label_epsilon, promised, schedule
 from sordino.regimes.vertical.study import TEMPLATE as VERTICAL
 from sordino.regimes.vertical.study import VerticalPrivacy, VerticalStudy
 

@@ -76,7 +76,7 @@ from sordino.regimes.synchronous.method import (
     Terms,
     Vector64,
 )
-from sordino.regimes.synchronous.methods.estimating import clipped_fraction, signal_to_noise
+from sordino.regimes.synchronous.methods import clipped_fraction, signal_to_noise
 from sordino.regimes.synchronous.records import SynchronousRound
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.training.passes import Blocks

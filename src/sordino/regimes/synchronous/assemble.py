@@ -22,7 +22,7 @@ from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import LedgerSession, Permits
 from sordino.regimes.synchronous.aggregate import PrivateSum, SharedSum
 from sordino.regimes.synchronous.method import Terms
-from sordino.regimes.synchronous.methods.fixed import ClientLevel
+from sordino.regimes.synchronous.methods import ClientLevel
 from sordino.regimes.synchronous.protocol import Synchronous
 from sordino.regimes.synchronous.records import Sum
 from sordino.regimes.synchronous.records import Synchronous as Facts

@@ -36,7 +36,7 @@ from sordino.clients.division import Federation, federation, model
 from sordino.clients.simulation import Simulation
 from sordino.core.prepared import PreparedRun
 from sordino.privacy import Permits
-from sordino.regimes.synchronous.methods.fixed import ClientLevel
+from sordino.regimes.synchronous.methods import ClientLevel
 from sordino.regimes.synchronous.protocol import Synchronous
 from sordino.regimes.synchronous.regime import scheduled
 from sordino.regimes.synchronous.study import SynchronousStudy

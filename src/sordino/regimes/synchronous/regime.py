@@ -44,10 +44,9 @@ from sordino.mechanisms.kinds import NoiseRequest
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Budget, Event, Gaussian
 from sordino.privacy.budget import left_out
-from sordino.regimes.synchronous import methods as _methods  # noqa: F401  (registers them)
 from sordino.regimes.synchronous import report
 from sordino.regimes.synchronous.method import check
-from sordino.regimes.synchronous.methods.fixed import ClientLevel, Clipped
+from sordino.regimes.synchronous.methods import ClientLevel, Clipped
 from sordino.regimes.synchronous.report import Cell
 from sordino.regimes.synchronous.study import TEMPLATE, SynchronousStudy
 from sordino.training.plausible import drawn

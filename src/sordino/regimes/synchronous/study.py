@@ -17,7 +17,7 @@ from sordino.mechanisms.gaussian import checked_clip
 from sordino.mechanisms.shared import FEWEST_BITS, MOST_BITS
 from sordino.privacy.records.group import CLIENT
 from sordino.regimes.synchronous.method import SynchronousMethod
-from sordino.regimes.synchronous.methods.fixed import ClientLevel, Clipped
+from sordino.regimes.synchronous.methods import ClientLevel, Clipped
 from sordino.training.optimizer import Sgd
 
 BITS = 32

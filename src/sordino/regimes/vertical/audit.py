@@ -37,7 +37,7 @@ from sordino.mechanisms.gaussian import Single
 from sordino.privacy import Allowance
 from sordino.regimes.vertical.halves import Engine
 from sordino.regimes.vertical.messages import Messages
-from sordino.regimes.vertical.plan import calibrate, label_epsilon, promised, unprotected
+from sordino.regimes.vertical.regime import calibrate, label_epsilon, promised, unprotected
 from sordino.regimes.vertical.run import Events, build
 from sordino.regimes.vertical.stream import LabelRandomizer
 from sordino.regimes.vertical.study import VerticalStudy

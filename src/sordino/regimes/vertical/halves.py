@@ -49,7 +49,7 @@ from sordino.base.message import Derivative, Embedding, Passive, Turn, Vector, n
 from sordino.mechanisms.gaussian import Single
 from sordino.privacy import Allowance
 from sordino.regimes.vertical.method import Mask, OnlineMethod
-from sordino.regimes.vertical.plan import RAW_UPDATES, RequiredCharges, party_unit, released
+from sordino.regimes.vertical.regime import RAW_UPDATES, RequiredCharges, party_unit, released
 from sordino.training.flat import Flat, Slot
 from sordino.training.graph import (
     Function,

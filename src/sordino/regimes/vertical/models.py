@@ -40,8 +40,8 @@ from sordino.regimes.vertical.halves import (
     keeps_rows_apart,
 )
 from sordino.regimes.vertical.method import ACTIVATIONS, Activation
-from sordino.regimes.vertical.plan import unprotected
 from sordino.regimes.vertical.protocol import EventRules
+from sordino.regimes.vertical.regime import unprotected
 from sordino.regimes.vertical.stream import parts
 from sordino.regimes.vertical.study import Release, SplitModel, VerticalStudy
 from sordino.training.flat import Flat

@@ -110,7 +110,7 @@ from sordino.data.stream.opening import Rows
 from sordino.data.table import columns_of, in_order, read_arrays
 from sordino.privacy import Allowance, Budget, LedgerSession, Permits
 from sordino.privacy.rounding import epsilon_text
-from sordino.regimes.vertical import plan as prices
+from sordino.regimes.vertical import regime as prices
 from sordino.regimes.vertical.halves import Party
 from sordino.regimes.vertical.messages import ServerModel
 from sordino.regimes.vertical.method import Mask

@@ -86,7 +86,9 @@ from sordino.privacy.session import History
 from sordino.regimes.vertical.halves import Arrays, Engine, EventPath, Graph, Played
 from sordino.regimes.vertical.method import Mask
 from sordino.regimes.vertical.models import Split, make_party, make_server, named, rates
-from sordino.regimes.vertical.plan import (
+from sordino.regimes.vertical.records import Party, Vertical, VerticalRound
+from sordino.regimes.vertical.records import Release as Released
+from sordino.regimes.vertical.regime import (
     BLOCK,
     charges,
     feature_charges,
@@ -99,8 +101,6 @@ from sordino.regimes.vertical.plan import (
     units,
     unprotected,
 )
-from sordino.regimes.vertical.records import Party, Vertical, VerticalRound
-from sordino.regimes.vertical.records import Release as Released
 from sordino.regimes.vertical.stream import Activity, Arranged, LabelRandomizer, remember, source
 from sordino.regimes.vertical.study import VerticalStudy
 

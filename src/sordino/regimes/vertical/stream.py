@@ -28,7 +28,7 @@ from sordino.privacy import Allowance
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import ENTITY, LABEL
 from sordino.regimes.vertical.method import ACTIVATIONS, Activation, Mask
-from sordino.regimes.vertical.plan import ENTITIES, LABELS, RequiredCharges
+from sordino.regimes.vertical.regime import ENTITIES, LABELS, RequiredCharges
 from sordino.regimes.vertical.study import VerticalStudy
 
 
