@@ -16,7 +16,8 @@ import torch
 from torch.nn import functional as F
 
 from bench.rounds import Silent
-from sordino.clients.division import federation, model
+from sordino.clients.assemble import model
+from sordino.clients.division import federation
 from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.data import scaled

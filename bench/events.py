@@ -18,7 +18,7 @@ from bench.arrivals import Silent, row
 from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.privacy import Allowance
-from sordino.regimes.vertical.plan import BLOCK
+from sordino.regimes.vertical.regime import BLOCK
 from sordino.regimes.vertical.run import Events
 
 STUDY = """

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from sordino.clients.division import federation, model
+from sordino.clients.assemble import model
+from sordino.clients.division import federation
 from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.core.world import KernelSnapshot

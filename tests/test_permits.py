@@ -44,7 +44,7 @@ from sordino.privacy import (
     covers_round,
 )
 from sordino.privacy.permit import unpacked
-from sordino.regimes.asynchronous import edge
+from sordino.regimes.asynchronous import assemble
 from sordino.regimes.asynchronous.assemble import (
     BlockSimulation,
     LiteralEdge,
@@ -371,7 +371,7 @@ def test_a_release_that_is_not_booked_shows(
 ) -> None:
     """Of somebody who does not ask for a permit either."""
     name, unit = KINDS[kind]
-    for module in (client, local, edge, aggregate):
+    for module in (client, local, assemble, aggregate):
         for check in ("covers_round", "covers_one"):
             if hasattr(module, check):
                 monkeypatch.setattr(module, check, lambda *told: None)
@@ -418,11 +418,11 @@ def test_every_class_that_answers_is_watched() -> None:
     """A class that is new must get a spy here."""
     answering = {
         each
-        for each in classes(client, local, edge)
+        for each in classes(client, local, assemble)
         if "answer" in vars(each) and not getattr(each, "_is_protocol", False)
     }
     kinds = {*SITES, LocalClient, SummedLocalClient}
-    assert answering == kinds & classes(client, local, edge)
+    assert answering == kinds & classes(client, local, assemble)
     # a sum opens what its clients have sent, and it is they who need permits
     for kind in (*(set(SITES) - {SharedSum}), LocalClient, SummedClient, SummedLocalClient):
         told = inspect.signature(getattr(kind, SITES.get(kind, ("answer", ""))[0])).parameters

@@ -19,8 +19,7 @@ import sordino as so
 from command import sordino
 from sordino.base.entropy import System
 from sordino.base.errors import BudgetExceeded, ResumeError, StudyError
-from sordino.clients.division import federation
-from sordino.clients.evaluation import corpus
+from sordino.clients.division import corpus, federation
 from sordino.clients.study import HorizontalStudy
 from sordino.core import study as studies
 from sordino.core.run import session

@@ -39,7 +39,8 @@ from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.message import Vector
 from sordino.clients import regime as horizontal
-from sordino.clients.division import Federation, federation, loss_of, model
+from sordino.clients.assemble import loss_of, model
+from sordino.clients.division import Federation, federation
 from sordino.clients.pricing import Trial
 from sordino.clients.simulation import Simulation
 from sordino.clients.study import HorizontalStudy

@@ -421,9 +421,9 @@ def convert(
             "a stream; there are no clients to convert"
         )
     with noticed(say.people):
-        made = converted(read, out)
-    say.people(f"{out}: {made.clients} clients. In a study, write in [data]:")
-    say.result("\n".join(made.lines))
+        clients, lines = converted(read, out)
+    say.people(f"{out}: {clients} clients. In a study, write in [data]:")
+    say.result("\n".join(lines))
 
 
 @data.command()

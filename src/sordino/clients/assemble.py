@@ -24,7 +24,7 @@ from sordino.base.fingerprints import Fingerprints, joined, keyed
 from sordino.base.message import Train, Vector
 from sordino.base.registry import foreign
 from sordino.clients import records as files
-from sordino.clients.division import Federation, kernels_of, known_records, loss_of, placed, tensors
+from sordino.clients.division import Federation, known_records
 from sordino.clients.evaluation import (
     by_labels,
     by_rows,
@@ -56,14 +56,15 @@ from sordino.mechanisms.gaussian import Bounded
 from sordino.mechanisms.kinds import behaviour
 from sordino.privacy import LedgerSession
 from sordino.privacy.session import History
-from sordino.training.client import PlainClient, PrivateClient
+from sordino.training import models
+from sordino.training.client import ModelKernels, PlainClient, PrivateClient
 from sordino.training.evaluate import Counted, Evaluation, Evaluator
 from sordino.training.flat import Flat
-from sordino.training.models import digest_of
+from sordino.training.loss import Loss, loss_for
 from sordino.training.optimizer import Optimizer
 from sordino.training.passes import Passes
 from sordino.training.perexample.clipping import summable
-from sordino.training.perexample.sums import Examples, model_input
+from sordino.training.perexample.sums import ClippedSum, Examples, MeanGradient, model_input
 
 Tensors = tuple[torch.Tensor, torch.Tensor]
 Rows = Literal["test", "validation"]
@@ -235,31 +236,25 @@ class Assembly(Generic[H]):
             if self.study.clips_persons and part.people is not None:
                 order, firsts = by_person(part.people[:, 0])
                 part, starts = part.take(order), torch.from_numpy(firsts).to(place)
-            examples = Examples(placed(part.x, place), torch.from_numpy(part.y).to(place), starts)
-            return self.client(
-                index,
-                {
-                    "index": index,
-                    "unit": self.units[index],
-                    "examples": examples,
-                    "sampling_rate": self.rates[index],
-                    "kernels": self.kernels,
-                    "entropy": self.entropy,
-                    **self._ordered(orders[index], part),
-                },
-            )
+            common = {
+                "index": index,
+                "unit": self.units[index],
+                "examples": Examples(
+                    placed(part.x, place), torch.from_numpy(part.y).to(place), starts
+                ),
+                "sampling_rate": self.rates[index],
+                "kernels": self.kernels,
+                "entropy": self.entropy,
+            }
+            if (batches := orders[index]) is not None:
+                rows = self.study.rows_at_once
+                who = None if rows == 1 or part.people is None else part.people[:, 0]
+                common["passes"] = Passes(batches, who, rows)
+            return self.client(index, common)
 
         # who takes batches in an order keeps how far it has come
         remembered = any(each is not None for each in set(orders))
         return Clients(len(self.sizes), made, None if remembered else KEPT)
-
-    def _ordered(self, batches: int | None, part: Dataset) -> dict[str, Passes]:
-        """Return the order of a client's ``batches``, where there is one."""
-        if batches is None:
-            return {}
-        rows = self.study.rows_at_once
-        who = None if rows == 1 or part.people is None else part.people[:, 0]
-        return {"passes": Passes(batches, who, rows)}
 
     def client(self, index: int, common: dict[str, Any]) -> Any:
         """Return a client, a private one where there is noise.
@@ -572,9 +567,41 @@ def own_digests(study: HorizontalStudy, noise: Bounded | None, dimension: int) -
     return [hashlib.sha256(each).hexdigest() for each in found]
 
 
+def model(study: HorizontalStudy, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+    """The study's model, initialised from its seed, checked to be trainable privately."""
+    module = models.build(study.model.name, shape, classes, Seeded(study.seed).at("model"))
+    if study.method.private:
+        models.check_private(module, shape)
+    return module
+
+
+def loss_of(study: HorizontalStudy) -> Loss:
+    """The loss that the study's model is trained with."""
+    return loss_for(study.model.name, number=study.data.span is not None)
+
+
+def kernels_of(study: HorizontalStudy, like: Dataset, place: torch.device) -> ModelKernels:
+    """The study's model for such examples, and its kernels, on a device."""
+    flat, loss = Flat(model(study, like.shape, like.outputs).to(place)), loss_of(study)
+    return ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
+
+
+def tensors(part: Dataset | None, place: torch.device) -> Tensors:
+    """Examples as model input, and their labels; empty ones for none."""
+    if part is None:
+        return torch.empty(0), torch.empty(0, dtype=torch.int64)
+    return model_input(placed(part.x, place)), torch.from_numpy(part.y).to(place)
+
+
+def placed(x: np.ndarray[Any, Any], place: torch.device) -> torch.Tensor:
+    """Examples on a device; pictures with their channels last."""
+    found = torch.from_numpy(x).to(place)
+    return found.contiguous(memory_format=torch.channels_last) if found.ndim == 4 else found
+
+
 def digest_of_model(study: HorizontalStudy, flat: Flat, shape: tuple[int, ...]) -> str:
     """Return the digest of a model: of its first weights, and the operations of one's own."""
-    weights = digest_of(flat.module)
+    weights = models.digest_of(flat.module)
     if ":" not in study.model.name:
         return weights
     return joined((weights, flat.graphs.digest(flat.weights.new_zeros((1, *shape)))))

@@ -1,4 +1,4 @@
-"""A study's data, divided among its clients."""
+"""A study's data, divided among its clients. Who only divides data does not wait for torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,20 +15,19 @@ from sordino import data as datasets
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.fingerprints import Fingerprints
-from sordino.clients import evaluation
 from sordino.clients.study import H, HorizontalStudy
 from sordino.core.prepared import PUBLIC, UNIT
+from sordino.core.study.data import SHARE
 from sordino.data import mapped
-from sordino.data.dataset import Blocks, Words
-from sordino.data.identity import at_one
+from sordino.data.dataset import Blocks, Corpus, Dataset, Words
+from sordino.data.encoding import UNEVEN, uneven
+from sordino.data.features import featured
+from sordino.data.identity import at_one, first_rows
+from sordino.data.labels import notice_classes, shown_name
+from sordino.data.notices import listening, notice
+from sordino.data.table import ReadOptions
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import SAMPLE
-
-if TYPE_CHECKING:  # whoever only divides data does not wait for torch
-    import torch
-
-    from sordino.training.client import ModelKernels
-    from sordino.training.loss import Loss
 
 Counts = np.ndarray[Any, np.dtype[np.int64]]
 ANY = 1 << 31
@@ -103,12 +102,12 @@ class Federation:
 def federation(study: HorizontalStudy, *, identify: bool = False) -> Federation:
     """Load the data and divide it; ``identify`` records even where the study does not ask."""
     wanted, entropy = study.data, Seeded(study.seed)
-    corpus = evaluation.corpus(study, identify=identify or identified(study))
-    train, validation = corpus.train, None
+    read = corpus(study, identify=identify or identified(study))
+    train, validation = read.train, None
     if wanted.validation:
         train, validation = datasets.hold_out(train, wanted.validation, entropy.at("validation"))
     if (blocks := train.blocks) is not None and wanted.partition.by_column and not study.pooled:
-        return _in_blocks(study, train, blocks, corpus.test)
+        return _in_blocks(study, train, blocks, read.test)
     if wanted.person is not None and wanted.person_rows != 1 and train.client is None:
         assert train.people is not None
         indices, held = _dealt_people(study, train.y, train.people[:, 0])
@@ -122,7 +121,124 @@ def federation(study: HorizontalStudy, *, identify: bool = False) -> Federation:
         else ()
     )
     held_by = _held(train, datasets.Dealt.of(indices))
-    return Federation(held_by, corpus.test, validation, names, by_person=study.clips_persons)
+    return Federation(held_by, read.test, validation, names, by_person=study.clips_persons)
+
+
+def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
+    """A study's data, with the test set that it asks for, perhaps empty; ``identify`` its records.
+
+    Raises:
+        StudyError: where the file and the study do not fit.
+    """
+    wanted, testing = study.data, study.data.testing
+    share = testing in ("public share", "private share")
+    inside = wanted.file is not None and (
+        mapped.has_test(wanted.file)
+        if mapped.is_mapped(wanted.file)
+        else wanted.file.suffix.lower() == ".npz" and has_test(str(wanted.file))
+    )
+    if share and inside:
+        raise StudyError(
+            f"{wanted.file}: it has a test set of its own (x_test), and data.test = "
+            f"'{testing}' would set rows aside: use 'file'"
+        )
+    if testing == "file" and wanted.test_file is None and not inside:
+        raise StudyError(
+            f"{wanted.file}: data.test = 'file', and it holds no x_test and y_test: add "
+            "them, or give data.test_file"
+        )
+    found = datasets.load(
+        wanted.name or "",
+        file=wanted.file,
+        test_file=wanted.test_file,
+        how=ReadOptions(
+            label=wanted.label,
+            client_column=wanted.client_column,
+            person=wanted.person,
+            identify=identify or wanted.person_rows is not None,
+            encoding=wanted.encoding,
+            target=wanted.target,
+            label_range=wanted.label_range,
+            classes=wanted.classes,
+        ),
+        test_fraction=(SHARE if wanted.test_share is None else wanted.test_share)
+        if share
+        else None,
+    )
+    if wanted.person_rows is not None:
+        train = _capped(found.train, wanted.person_rows)
+        if found.train.blocks is not None and train is not found.train:
+            raise StudyError(
+                f"{wanted.file}: data.person_rows = {wanted.person_rows} leaves rows out, and "
+                "mapped rows stay where they are. Set it when you convert the source, or raise it"
+            )
+        found = replace(found, train=train)
+        if study.pays_to_test:  # a count of right answers changes by one for a person
+            assert found.test.people is not None
+            kept = first_rows(found.test.people[:, 0], 1)
+            found = replace(found, test=found.test.take(kept))
+    if wanted.file is not None and found.train.blocks is None:  # else it was said by the converter
+        notice_sizes(found.train)
+    if study.privacy.unit != "none" and wanted.reads_classes:
+        notice_classes(found.train.classes)
+    if testing == "none":
+        found = replace(found, test=found.test.take([]))
+    if found.train.client is not None and not wanted.partition.by_column:
+        raise StudyError(
+            f"{wanted.file}: its array 'client' says whose each example is, and "
+            f"data.partition kind '{wanted.partition.kind}' would deal them to others: set "
+            'data.partition = { kind = "column" } with data.client_column = "client", or leave the '
+            "array out"
+        )
+    if wanted.features is None:
+        return found
+    public = wanted.published
+    return Corpus(
+        featured(found.train, wanted.features, public=public),
+        featured(found.test, wanted.features, public=public),
+    )
+
+
+def _capped(train: Dataset, most: int) -> Dataset:
+    """The first rows of each person at one client; which, depends on that person's rows alone.
+
+    The number of clients that a person is at would otherwise be a part of the price.
+    """
+    assert train.people is not None
+    who, kept = train.people[:, 0], np.arange(len(train))
+    if train.client is not None and most > 1:
+        kept = np.flatnonzero(at_one(who, train.client) == train.client)
+    kept = kept[first_rows(who[kept], most)]
+    if len(kept) == len(train):
+        return train
+    notice(
+        f"note, from private rows, kept nowhere: {len(train) - len(kept)} of {len(train)} rows are "
+        f"left out, of persons with more than data.person_rows = {most}, or with rows at several "
+        "clients"
+    )
+    return train.take(kept)
+
+
+def notice_sizes(train: Dataset) -> None:
+    """Tell the owner of a table, and nobody else, that its columns differ in size."""
+    if not train.columns or not listening():
+        return
+    if (pair := uneven(train.x, train.columns)) is not None:
+        most, least = map(shown_name, pair)
+        notice(
+            f"note, from private rows, kept nowhere: values of {most!r} are more than {UNEVEN:g} "
+            f"times those of {least!r}, and a clipped gradient then learns from the large ones "
+            "only. Give public low and high of columns, known without looking at "
+            f"the data: data.ranges = {{ {most!r} = [low, high], ... }}"
+        )
+
+
+def has_test(path: str) -> bool:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return "x_test" in archive.files
+    except Exception:  # whatever is wrong with the file, its reader says it better
+        return False
 
 
 def _in_blocks(
@@ -157,15 +273,9 @@ def _held(train: datasets.Dataset, dealt: datasets.Dealt) -> datasets.ByClient:
     return datasets.ByClient(train.take(order), dealt.bounds)
 
 
-class Converted(NamedTuple):
-    """Mapped data that was written: how many clients, and what the table [data] of a study says."""
-
-    clients: int
-    lines: tuple[str, ...]
-
-
-def converted(study: HorizontalStudy, out: Path) -> Converted:
-    """Write a study's data, divided among its clients, as a folder of mapped data.
+def converted(study: HorizontalStudy, out: Path) -> tuple[int, list[str]]:
+    """Write a study's data, divided among its clients, as a folder of mapped data; return how many
+    clients there are, and what the table [data] of a study says.
 
     Raises:
         StudyError: for a test set that pays for itself, and rows that are set aside.
@@ -196,7 +306,7 @@ def converted(study: HorizontalStudy, out: Path) -> Converted:
     }
     lines = [f"{key} = {json.dumps(value)}" for key, value in table.items() if value is not None]
     lines.insert(3, 'partition = { kind = "column" }')
-    return Converted(len(parts), tuple(lines))
+    return len(parts), lines
 
 
 def _dealt_people(
@@ -272,34 +382,6 @@ def identified(study: HorizontalStudy) -> bool:
     return study.privacy.ledger != "run" or study.data.person is not None
 
 
-def model(study: HorizontalStudy, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
-    """The study's model, initialised from its seed, checked to be trainable privately."""
-    from sordino.training import models
-    from sordino.training.models import check_private
-
-    module = models.build(study.model.name, shape, classes, Seeded(study.seed).at("model"))
-    if study.method.private:
-        check_private(module, shape)
-    return module
-
-
-def loss_of(study: HorizontalStudy) -> Loss:
-    """The loss that the study's model is trained with."""
-    from sordino.training.loss import loss_for
-
-    return loss_for(study.model.name, number=study.data.span is not None)
-
-
-def kernels_of(study: HorizontalStudy, like: datasets.Dataset, place: torch.device) -> ModelKernels:
-    """The study's model for such examples, and its kernels, on a device."""
-    from sordino.training.client import ModelKernels
-    from sordino.training.flat import Flat
-    from sordino.training.perexample.sums import ClippedSum, MeanGradient
-
-    flat, loss = Flat(model(study, like.shape, like.outputs).to(place)), loss_of(study)
-    return ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
-
-
 def records(part: datasets.Dataset, unit: str, kind: str, most: int | None = None) -> Records:
     """The records in a client's data; ``most`` rows of each person, by data.person_rows."""
     if part.words is None:
@@ -370,23 +452,3 @@ def _refuse_alike(study: HorizontalStudy, public: Records, others: Sequence[Reco
             f"{why}. Set data.test = 'private share' or 'none', and no validation; or "
             "remove the rows that occur twice, and name data.person in public rows, too"
         )
-
-
-def tensors(
-    part: datasets.Dataset | None, place: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Examples as model input, and their labels; empty ones for none."""
-    import torch
-
-    from sordino.training.perexample.sums import model_input
-
-    if part is None:
-        return torch.empty(0), torch.empty(0, dtype=torch.int64)
-    return model_input(placed(part.x, place)), torch.from_numpy(part.y).to(place)
-
-
-def placed(x: np.ndarray[Any, Any], place: torch.device) -> torch.Tensor:
-    import torch
-
-    found = torch.from_numpy(x).to(place)
-    return found.contiguous(memory_format=torch.channels_last) if found.ndim == 4 else found

@@ -1,5 +1,5 @@
-"""The measures of models: the test set that a study asks for, the price of measuring on private
-rows (:class:`~sordino.core.prepared.PaidEvaluation`), and figures of public ones.
+"""The measures of models: the price of measuring on private rows
+(:class:`~sordino.core.prepared.PaidEvaluation`), and figures of public ones.
 
 Public rows are measured by the metrics of scikit-learn, as they suit the task: from a confusion
 matrix and sorted scores, for to import that library takes seconds and 110 MiB. Nothing of that is
@@ -20,151 +20,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 from msgspec import UNSET
 
-from sordino import data as datasets
 from sordino.base.arrays import Array, Bools, Floats, Ints
 from sordino.base.errors import StudyError
 from sordino.clients.records import LISTED, TestSet
 from sordino.clients.study import HorizontalStudy
 from sordino.core.prepared import UNIT
 from sordino.core.records import FORMAT, Metrics, OfClass, OfOwner, Owners, known
-from sordino.core.study.data import SHARE
-from sordino.data import mapped
-from sordino.data.dataset import Corpus, Dataset, Span
-from sordino.data.encoding import UNEVEN, uneven
-from sordino.data.features import featured
-from sordino.data.identity import at_one, first_rows
-from sordino.data.labels import notice_classes, shown_name
-from sordino.data.notices import listening, notice
-from sordino.data.table import ReadOptions
+from sordino.data.dataset import Span
 from sordino.mechanisms.gaussian import Gaussian
 from sordino.privacy import Budget, noise_multiplier
 from sordino.privacy import accountant as accountant_of
 
 BINS = 15
 WORST = 0.1
-
-
-def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
-    """A study's data, with the test set that it asks for, perhaps empty; ``identify`` its records.
-
-    Raises:
-        StudyError: where the file and the study do not fit.
-    """
-    wanted, testing = study.data, study.data.testing
-    share = testing in ("public share", "private share")
-    inside = wanted.file is not None and (
-        mapped.has_test(wanted.file)
-        if mapped.is_mapped(wanted.file)
-        else wanted.file.suffix.lower() == ".npz" and has_test(str(wanted.file))
-    )
-    if share and inside:
-        raise StudyError(
-            f"{wanted.file}: it has a test set of its own (x_test), and data.test = "
-            f"'{testing}' would set rows aside: use 'file'"
-        )
-    if testing == "file" and wanted.test_file is None and not inside:
-        raise StudyError(
-            f"{wanted.file}: data.test = 'file', and it holds no x_test and y_test: add "
-            "them, or give data.test_file"
-        )
-    found = datasets.load(
-        wanted.name or "",
-        file=wanted.file,
-        test_file=wanted.test_file,
-        how=ReadOptions(
-            label=wanted.label,
-            client_column=wanted.client_column,
-            person=wanted.person,
-            identify=identify or wanted.person_rows is not None,
-            encoding=wanted.encoding,
-            target=wanted.target,
-            label_range=wanted.label_range,
-            classes=wanted.classes,
-        ),
-        test_fraction=(SHARE if wanted.test_share is None else wanted.test_share)
-        if share
-        else None,
-    )
-    if wanted.person_rows is not None:
-        train = _capped(found.train, wanted.person_rows)
-        if found.train.blocks is not None and train is not found.train:
-            raise StudyError(
-                f"{wanted.file}: data.person_rows = {wanted.person_rows} leaves rows out, and "
-                "mapped rows stay where they are. Set it when you convert the source, or raise it"
-            )
-        found = replace(found, train=train)
-        if study.pays_to_test:  # a count of right answers changes by one for a person
-            assert found.test.people is not None
-            kept = first_rows(found.test.people[:, 0], 1)
-            found = replace(found, test=found.test.take(kept))
-    if wanted.file is not None and found.train.blocks is None:  # else it was said by the converter
-        notice_sizes(found.train)
-    if study.privacy.unit != "none" and wanted.reads_classes:
-        notice_classes(found.train.classes)
-    if testing == "none":
-        found = replace(found, test=found.test.take([]))
-    if found.train.client is not None and not wanted.partition.by_column:
-        raise StudyError(
-            f"{wanted.file}: its array 'client' says whose each example is, and "
-            f"data.partition kind '{wanted.partition.kind}' would deal them to others: set "
-            'data.partition = { kind = "column" } with data.client_column = "client", or leave the '
-            "array out"
-        )
-    if wanted.features is None:
-        return found
-    public = wanted.published
-    return Corpus(
-        featured(found.train, wanted.features, public=public),
-        featured(found.test, wanted.features, public=public),
-    )
-
-
-def _capped(train: Dataset, most: int) -> Dataset:
-    """The first rows of each person at one client; which, depends on that person's rows alone.
-
-    The number of clients that a person is at would otherwise be a part of the price.
-    """
-    assert train.people is not None
-    who, kept = train.people[:, 0], np.arange(len(train))
-    if train.client is not None and most > 1:
-        kept = np.flatnonzero(at_one(who, train.client) == train.client)
-    kept = kept[first_rows(who[kept], most)]
-    if len(kept) == len(train):
-        return train
-    notice(
-        f"note, from private rows, kept nowhere: {len(train) - len(kept)} of {len(train)} rows are "
-        f"left out, of persons with more than data.person_rows = {most}, or with rows at several "
-        "clients"
-    )
-    return train.take(kept)
-
-
-def notice_sizes(train: Dataset) -> None:
-    """Tell the owner of a table, and nobody else, that its columns differ in size."""
-    if not train.columns or not listening():
-        return
-    if (pair := uneven(train.x, train.columns)) is not None:
-        most, least = map(shown_name, pair)
-        notice(
-            f"note, from private rows, kept nowhere: values of {most!r} are more than {UNEVEN:g} "
-            f"times those of {least!r}, and a clipped gradient then learns from the large ones "
-            "only. Give public low and high of columns, known without looking at "
-            f"the data: data.ranges = {{ {most!r} = [low, high], ... }}"
-        )
-
-
-def has_test(path: str) -> bool:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return "x_test" in archive.files
-    except Exception:  # whatever is wrong with the file, its reader says it better
-        return False
 
 
 def priced(study: HorizontalStudy) -> tuple[Gaussian, Budget, int]:

@@ -17,8 +17,15 @@ from numpy.typing import NDArray
 
 from sordino import data as datasets
 from sordino.base.errors import DataError, StudyError
-from sordino.clients.division import Federation, examples, federation, identified, model, records
-from sordino.clients.evaluation import notice_sizes
+from sordino.clients.assemble import model
+from sordino.clients.division import (
+    Federation,
+    examples,
+    federation,
+    identified,
+    notice_sizes,
+    records,
+)
 from sordino.clients.pricing import affordable, planned_ledgers, unit_like
 from sordino.clients.regime import HorizontalRegime
 from sordino.clients.regime import of as regime_of

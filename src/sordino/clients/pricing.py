@@ -228,17 +228,6 @@ class Trial(Frozen, eq=False):
         return [float(value) for value in torch.cat(found).mean(0)]
 
 
-def in_words(event: Event) -> str:
-    """Return what a release is worth, in words."""
-    match event:
-        case Gaussian(noise_multiplier=sigma):
-            return f"noise multiplier {sigma:.3g}"
-        case NonPrivate(reason=reason):
-            return reason
-        case _:
-            return repr(event)
-
-
 def exposed(
     plan: Plan, study: HorizontalStudy, asked: Schedule, unit: str, true: Event, where: str
 ) -> Plan:
@@ -260,7 +249,11 @@ def exposed(
     released = asked.released(unit, true, sigma, plan.used)
     spent = [(of_rows(event, study.rows_at_once), count) for event, count in released]
     epsilon = accountant(privacy.accountant).epsilon(spent, privacy.delta)
-    return plan.exposed(where, epsilon, in_words(true))
+    if isinstance(true, Gaussian):
+        worth = f"noise multiplier {true.noise_multiplier:.3g}"
+    else:
+        worth = true.reason if isinstance(true, NonPrivate) else repr(true)
+    return plan.exposed(where, epsilon, worth)
 
 
 def _of_persons(study: HorizontalStudy) -> str:

@@ -12,17 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.clients import pricing
-from sordino.clients.division import (
-    Federation,
-    examples,
-    federation,
-    identified,
-    kernels_of,
-    known_records,
-    loss_of,
-    model,
-    tensors,
-)
+from sordino.clients.division import Federation, examples, federation, identified, known_records
 from sordino.clients.evaluation import tested
 from sordino.clients.pricing import Trial
 from sordino.clients.study import (
@@ -426,6 +416,7 @@ def _outline(study: HorizontalStudy, shape: tuple[int, ...], classes: int) -> Ou
     """
     if (known := outline(study.model.name, shape, classes)) is not None:
         return known
+    from sordino.clients.assemble import loss_of, model
     from sordino.training.flat import Flat
     from sordino.training.perexample.sums import path_of
 
@@ -440,6 +431,8 @@ def _outline(study: HorizontalStudy, shape: tuple[int, ...], classes: int) -> Ou
 def _trained_on(study: HorizontalStudy) -> tuple[ModelKernels, tuple[Tensor, Tensor]]:
     """Kernels of the study's model, and its validation examples."""
     import torch
+
+    from sordino.clients.assemble import kernels_of, tensors
 
     divided, place = federation(study), torch.device("cpu")
     return kernels_of(study, divided.test, place), tensors(divided.validation, place)

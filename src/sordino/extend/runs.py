@@ -20,10 +20,10 @@ from sordino.base.files import there as there
 from sordino.base.files import toml_of as toml_of
 from sordino.base.modules import tell as tell
 from sordino.clients import regime as regime
+from sordino.clients.assemble import loss_of as loss_of
+from sordino.clients.assemble import model as model
 from sordino.clients.division import Federation as Federation
 from sordino.clients.division import federation as federation
-from sordino.clients.division import loss_of as loss_of
-from sordino.clients.division import model as model
 from sordino.clients.study import HorizontalStudy as HorizontalStudy
 from sordino.comparison import runner as runner
 from sordino.comparison.result import CONFIDENCE as CONFIDENCE

@@ -17,8 +17,7 @@ import numpy as np
 from sordino.base.errors import StudyError
 from sordino.base.files import MOST_LOG, read_below, there
 from sordino.base.fingerprints import keyed
-from sordino.clients.division import ANY, examples, federation, records
-from sordino.clients.evaluation import corpus, has_test
+from sordino.clients.division import ANY, corpus, examples, federation, has_test, records
 from sordino.clients.study import HorizontalStudy
 from sordino.comparison import runner
 from sordino.comparison.schedule import Side, Task, seeds_of, slug, tasks

@@ -25,7 +25,7 @@ from sordino.core.records import Row, dumped
 from sordino.core.run import folder as log
 from sordino.core.world import KernelSnapshot
 from sordino.privacy import Gaussian, PoissonSampled, accountant
-from sordino.regimes.asynchronous import edge as edges
+from sordino.regimes.asynchronous import assemble
 from sordino.training.perexample.sums import Paths
 
 STUDY = """
@@ -290,7 +290,7 @@ def test_the_compiled_call_and_the_general_path_give_the_same_run(
         *(['privacy={unit="none"}'] if "asgd" in method else []),
     ]
     # weights of both ways differ in their last bits, and noise is drawn over the bits
-    monkeypatch.setattr(edges, "hidden", lambda task, total: ())
+    monkeypatch.setattr(assemble, "hidden", lambda task, total: ())
     fast = made(tmp_path / "fast", *changes)
     quick = fast.simulation.run(fast.first, Watch())
     monkeypatch.setattr(Paths, "in_place", lambda self, examples, chosen: None)

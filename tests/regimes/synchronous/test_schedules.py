@@ -110,8 +110,8 @@ def test_learning_rates_of_table_2() -> None:
     constants = {"smoothness": 10.0, "deviation": 30.0, "radius": 50.0}
     t = 99
     root = math.sqrt(t + 1) * 30 / (50 * math.sqrt(12))
-    assert 1 / Csgd(**constants).gamma(LR, t) == pytest.approx(10 + root)
-    assert 1 / Asgd(**constants).gamma(LR, t) == pytest.approx(10 * 36 + root)
+    for method, inverse in ((Csgd(**constants), 10 + root), (Asgd(**constants), 10 * 36 + root)):
+        assert 1 / method.rate(LR, method.stages(LR)[0], t) == pytest.approx(inverse)
     audp = Audp(**constants)
     (stage,) = audp.stages(LR)
     assert 1 / audp.rate(LR, stage, t) == pytest.approx(

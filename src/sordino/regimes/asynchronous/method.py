@@ -24,7 +24,7 @@ The methods of Li et al. 2022, and their baselines.
 >>> terms = EdgeTerms(
 ...     dimension=7850, edges=5, batch=12, clip=math.inf, noise=0.0, staleness=5, updates=15_000
 ... )
->>> [round(1 / method.gamma(terms, 1), 2) for method in (Csgd(), Asgd())]
+>>> [round(1 / each.rate(terms, each.stages(terms)[0], 1), 2) for each in (Csgd(), Asgd())]
 [1.41, 36.41]
 
 **AUDP**: asynchronous updates with one clipping bound (section 5).
@@ -311,11 +311,7 @@ class Plain(AsynchronousMethod):
         return (_whole_run(terms, math.inf, self.constants.deviation**2 / terms.batch),)
 
     def rate(self, terms: EdgeTerms, stage: Stage, number: int) -> float:
-        """gamma_t."""
-        return self.gamma(terms, number)
-
-    def gamma(self, terms: EdgeTerms, number: int) -> float:
-        """gamma_t by the table; it needs no stage."""
+        """gamma_t by the table."""
         c = self.constants
         stale = 1.0 if self.pooled else (terms.staleness + 1.0) ** 2
         return 1.0 / (
@@ -403,36 +399,27 @@ class Mapa(Noisy):
 
     def stages(self, terms: EdgeTerms) -> tuple[Stage, ...]:
         """As many as T updates begin."""
-        found: list[Stage] = []
-        clip, start = self._first(terms), 0
+        found, start, clip = list[Stage](), 0, terms.clip
+        c, stale = self.constants, terms.staleness + 1.0
+        if self.literal:  # b DS_0 / 2, Eq. (12) with equality
+            clip = self.bound or c.deviation / math.sqrt(1.0 - math.sqrt(1.0 - self.failure))
         while start < terms.updates:
-            found.append(self._stage(terms, len(found) + 1, start, clip))
-            start, clip = found[-1].end, self.theta * clip
+            variance = self.variance(terms, clip)
+            # b DS = 2 G
+            slowing = max(8.0 * variance / (stale * (2.0 * clip) ** 2 * self.theta**2), 1.0)
+            length = 4.0 * slowing**2 * c.smoothness * stale**2 * c.gap / variance
+            stage = Stage(
+                number=len(found) + 1,
+                start=start,
+                length=max(math.ceil(min(length, LONGEST)), 1),
+                clip=clip,
+                rate=1.0 / (2.0 * slowing * c.smoothness * stale),
+                variance=variance,
+                slowing=slowing,
+            )
+            found.append(stage)
+            start, clip = stage.end, self.theta * clip
         return tuple(found)
-
-    def _first(self, terms: EdgeTerms) -> float:
-        if not self.literal:
-            return terms.clip
-        # b DS_0 / 2, Eq. (12) with equality
-        return self.bound or self.constants.deviation / math.sqrt(
-            1.0 - math.sqrt(1.0 - self.failure)
-        )
-
-    def _stage(self, terms: EdgeTerms, number: int, start: int, clip: float) -> Stage:
-        c, stale, variance = self.constants, terms.staleness + 1.0, self.variance(terms, clip)
-        # b DS = 2 G
-        slowing = max(8.0 * variance / (stale * (2.0 * clip) ** 2 * self.theta**2), 1.0)
-        length = 4.0 * slowing**2 * c.smoothness * stale**2 * c.gap / variance
-        rate = 1.0 / (2.0 * slowing * c.smoothness * stale)
-        return Stage(
-            number=number,
-            start=start,
-            length=max(math.ceil(min(length, LONGEST)), 1),
-            clip=clip,
-            rate=rate,
-            variance=variance,
-            slowing=slowing,
-        )
 
 
 def feasible(method: Mapa, terms: EdgeTerms) -> tuple[float | None, float | None]:

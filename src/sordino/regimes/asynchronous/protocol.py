@@ -24,7 +24,7 @@ The run ends (*halt*) after T updates, or when every edge has left.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -39,7 +39,7 @@ from sordino.core.effect import (
     Arrived,
     Begin,
     Closed,
-    Effect,
+    Effects,
     Event,
     Finish,
     Joined,
@@ -154,9 +154,6 @@ class _Rest(Frozen, forbid_unknown_fields=True):
     dropped: int
     squares: float
     ended: str | None
-
-
-Effects = Sequence[Effect]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -130,11 +130,10 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         """Return the plan of a study over edges of these sizes and a model of this dimension."""
         full = self.calibrate(study, sizes)
         stages = _stages(full, terms(full, dimension))
-        literal = isinstance(full.method, Noisy) and full.method.literal
-        if full.privacy.unit == "none" or not literal:
+        method = full.method
+        if full.privacy.unit == "none" or not (isinstance(method, Noisy) and method.literal):
             return replace(super().price(study, sizes, dimension), stages=stages)
-        assert isinstance(full.method, Noisy)
-        claimed = self.share(full) * max(full.method.claims(full.edges))
+        claimed = self.share(full) * max(method.claims(full.edges))
         claim = replace(
             self.unprotected(full, sizes),
             epsilon=claimed,
@@ -142,7 +141,7 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
             warnings=tuple(self.warnings(full, sizes, None, dimension)),
             stages=stages,
         )
-        return claim.exposed("method.form", math.inf, full.method.unpriced or "")
+        return claim.exposed("method.form", math.inf, method.unpriced or "")
 
     def vectors_kept(self, study: AsynchronousStudy) -> int:
         """Return the most vectors of a checkpoint: the model, its average, a buffer, and the

@@ -171,15 +171,32 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
 
     def rules(self, clients: Sequence[Any], pays: tuple[int, ...] | None) -> Synchronous:
         """Return the rules of clients that can pay for so many charges each."""
-        study, terms, fixed, noise = self.study, self._terms(pays), self.sums, self.noise
-        aggregator, affordable_rounds = None, None
+        study, fixed, noise, sizes = self.study, self.sums, self.noise, self.sizes
+        privacy, aggregator, affordable_rounds = study.privacy, None, None
+        promised = privacy.epsilon if study.form == "sound" else None
+        terms = Terms(
+            dimension=self.kernels.flat.dim,
+            sizes=sizes,
+            weights=weights(study, sizes),
+            sampling_rate=privacy.sampling_rate,
+            learning_rate=study.method.learning_rate,
+            clip=self.clip,
+            noise=0.0 if noise is None else noise.vector_multiplier,
+            rounds=study.budget.rounds,
+            steps=None if pays is None or study.aggregated else min(pays),
+            sigma=privacy.noise_multiplier or 0.0 if privacy.unit != "none" else 0.0,
+            scales=scales(study),
+            epsilon=math.inf if promised is None else promised,
+            delta=privacy.delta or 0.0,
+            accountant=privacy.accountant,
+        )
         apart = self.blocks is not None and self.blocks.apart
         if study.aggregated and fixed is None and noise is not None:
             aggregator = PrivateSum(
                 mechanism=noise,
-                shares=tuple(study.shares(self.sizes)),
+                shares=tuple(study.shares(sizes)),
                 units=tuple(self.units if apart else dict.fromkeys(self.units)),
-                sampling_rate=study.privacy.sampling_rate,
+                sampling_rate=privacy.sampling_rate,
                 blocks=self.blocks,
                 counted=study.counts_clients,
                 entropy=self.entropy,
@@ -193,7 +210,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
             budget=None if study.aggregated or pays is None else np.array(pays, np.int64),
             affordable_rounds=affordable_rounds,
             aggregator=aggregator,
-            adder=None if fixed is None else SharedSum.of(study, terms.sizes, terms.weights, fixed),
+            adder=None if fixed is None else SharedSum.of(study, sizes, terms.weights, fixed),
             learner=noise if isinstance(noise, Learning) else None,
             entropy=self.entropy,
             cohort=study.participation.cohort,
@@ -230,27 +247,6 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         told = msgspec.convert(grid, Sum, from_attributes=True)
         told = msgspec.structs.replace(told, honest=study.honest, fewest=study.fewest)
         return msgspec.structs.replace(found, shared=told)
-
-    def _terms(self, pays: tuple[int, ...] | None) -> Terms:
-        study, noise, sizes = self.study, self.noise, self.sizes
-        privacy = study.privacy
-        promised = privacy.epsilon if study.form == "sound" else None
-        return Terms(
-            dimension=self.kernels.flat.dim,
-            sizes=sizes,
-            weights=weights(study, sizes),
-            sampling_rate=privacy.sampling_rate,
-            learning_rate=study.method.learning_rate,
-            clip=self.clip,
-            noise=0.0 if noise is None else noise.vector_multiplier,
-            rounds=study.budget.rounds,
-            steps=None if pays is None or self.study.aggregated else min(pays),
-            sigma=privacy.noise_multiplier or 0.0 if privacy.unit != "none" else 0.0,
-            scales=scales(study),
-            epsilon=math.inf if promised is None else promised,
-            delta=privacy.delta or 0.0,
-            accountant=privacy.accountant,
-        )
 
     def clients(self) -> Sequence[Any]:
         """Return the clients. What a user's model does with batches of their sizes is recorded now:

@@ -32,7 +32,8 @@ from sordino.audit.intervals import Interval, Row, alone
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.message import Contribution, Train, Vector
-from sordino.clients.division import Federation, federation, model
+from sordino.clients.assemble import model
+from sordino.clients.division import federation
 from sordino.clients.simulation import Simulation
 from sordino.core.prepared import PreparedRun
 from sordino.privacy import Permits
@@ -150,13 +151,9 @@ def clients(study: SynchronousStudy, canaries: int, alpha: float, name: str) -> 
     many = study.data.model_copy(update={"clients": len(divided.parts) + m})
     more = study.model_copy(update={"data": many})
     plant = partial(_planted, len(divided.parts), coins)
-    return attacked(more, _joined(divided, m), plant, (name, "client", "white box"), alpha)
-
-
-def _joined(divided: Federation, m: int) -> Federation:
-    """The data with m clients more, who hold one example each that nobody looks at."""
-    one = divided.parts[0].take(np.zeros(1, np.int64))
-    return replace(divided, parts=(*divided.parts, *(one for _ in range(m))), names=())
+    one = divided.parts[0].take(np.zeros(1, np.int64))  # nobody looks at what a canary holds
+    joined = replace(divided, parts=(*divided.parts, *(one for _ in range(m))), names=())
+    return attacked(more, joined, plant, (name, "client", "white box"), alpha)
 
 
 def _planted(real: int, coins: Coins, built: PreparedRun) -> Planted:

@@ -177,7 +177,7 @@ from sordino.base.frozen import Frozen
 from sordino.base.message import Statistics, Update
 from sordino.base.registry import AtLeastOne, NotNegative, Positive, Section
 from sordino.core.method import About, register
-from sordino.privacy import Event, Gaussian, PoissonSampled, accountant
+from sordino.privacy import Gaussian, PoissonSampled, accountant
 from sordino.regimes.synchronous.method import (
     Choice,
     Released,
@@ -214,12 +214,12 @@ def _moved(answers: Sequence[Update]) -> list[tuple[int, Statistics]]:
     ]
 
 
-def _mean(terms: Terms, parts: Iterable[tuple[int, float, float]]) -> float | None:
-    """Return the weighted mean of ratios (client, numerator, denominator); None without any."""
+def _mean(parts: Iterable[tuple[float, float, float]]) -> float | None:
+    """Return the mean of ratios (weight, numerator, denominator); None without any."""
     found, total = 0.0, 0.0
-    for client, numerator, denominator in parts:
-        found += terms.weights[client] * numerator / denominator
-        total += terms.weights[client]
+    for weight, numerator, denominator in parts:
+        found += weight * numerator / denominator
+        total += weight
     return found / total if total else None
 
 
@@ -233,7 +233,9 @@ def squared_curvature(answers: Sequence[Update], terms: Terms) -> float | None:
         variance = 2.0 * terms.dimension * terms.deviation(client) ** 2
         return variance + terms.clip**2 / terms.batch(client)
 
-    return _mean(terms, ((i, seen.change - noise(i), seen.moved) for i, seen in _moved(answers)))
+    return _mean(
+        (terms.weights[i], seen.change - noise(i), seen.moved) for i, seen in _moved(answers)
+    )
 
 
 def slope(answers: Sequence[Update], terms: Terms) -> float | None:
@@ -243,7 +245,9 @@ def slope(answers: Sequence[Update], terms: Terms) -> float | None:
         noise = terms.learning_rate * terms.dimension * terms.deviation(client) ** 2
         return seen.slope_first + noise + seen.slope_last
 
-    found = _mean(terms, ((i, rise(i, seen), 2.0 * seen.moved**0.5) for i, seen in _moved(answers)))
+    found = _mean(
+        (terms.weights[i], rise(i, seen), 2.0 * seen.moved**0.5) for i, seen in _moved(answers)
+    )
     return None if found is None else abs(found)
 
 
@@ -285,23 +289,9 @@ def signal_to_noise(answers: Sequence[Update], terms: Terms) -> float | None:
 
 def clipped_fraction(answers: Sequence[Update], terms: Terms) -> float | None:
     """Fraction of clipped examples over the round, from the noisy counts; kept within [0, 1]."""
-    parts, total = 0.0, 0.0
-    for answer in answers:
-        if answer.statistics is not None and answer.statistics.clipped is not None:
-            examples = terms.batch(answer.client) * answer.steps
-            parts += examples * answer.statistics.clipped
-            total += examples
-    return min(max(parts / total, 0.0), 1.0) if total else None
-
-
-class Estimating(SynchronousMethod):
-    """A method that steers by such constants, and learns them anew from every answered round.
-
-    Attributes:
-        form: "sound", or "paper" for constants of raw data, which are not private.
-    """
-
-    form: Literal["sound", "paper"] = "sound"
+    seen = ((a, a.statistics.clipped) for a in answers if a.statistics is not None)
+    share = _mean((terms.batch(a.client) * a.steps, x, 1.0) for a, x in seen if x is not None)
+    return None if share is None else min(max(share, 0.0), 1.0)
 
 
 class AliMemory(Frozen):
@@ -317,7 +307,7 @@ class AliMemory(Frozen):
 
 
 @register
-class AliDpfl(Estimating):
+class AliDpfl(SynchronousMethod):
     """ALI-DPFL, Algorithm 2.
 
     Attributes:
@@ -336,6 +326,7 @@ class AliDpfl(Estimating):
     )
     memory: ClassVar[type[AliMemory]] = AliMemory
 
+    form: Literal["sound", "paper"] = "sound"
     name: Literal["ali-dpfl"] = "ali-dpfl"
     gamma: NotNegative = 10.0
     batch_bound: Literal["min", "weighted"] = "weighted"
@@ -395,8 +386,8 @@ class AliDpfl(Estimating):
         tau = max((answer.steps for answer in answers), default=memory.tau)
         if self.form == "sound":
             return AliMemory(smooth(memory.squared_mu, squared_curvature(answers, terms)), tau)
-        raw = [(terms.weights[a.client], a.raw.beta) for a in answers if a.raw is not None]
-        mu = sum(p * beta for p, beta in raw) / sum(p for p, _ in raw) if raw else None
+        raw = ((terms.weights[a.client], a.raw) for a in answers if a.raw is not None)
+        mu = _mean((weight, each.beta, 1.0) for weight, each in raw)
         return AliMemory(memory.squared_mu if mu is None else mu**2, tau)
 
     def observed(self, memory: AliMemory) -> dict[str, Any]:
@@ -424,7 +415,7 @@ class AlsMemory(Frozen):
 
 
 @register
-class AlsDpfl(Estimating):
+class AlsDpfl(SynchronousMethod):
     """ALS-DPFL, Algorithm 2.
 
     Attributes:
@@ -441,6 +432,7 @@ class AlsDpfl(Estimating):
     )
     memory: ClassVar[type[AlsMemory]] = AlsMemory
 
+    form: Literal["sound", "paper"] = "sound"
     name: Literal["als-dpfl"] = "als-dpfl"
     phi: Positive = 4.0
     lambda_: float = Field(0.5, gt=0, lt=1, alias="lambda")
@@ -812,8 +804,12 @@ class AdapDpfl(Fixed):
         if math.isinf(terms.epsilon):
             return Choice(self.tau)
         booked = [*memory.spent, (memory.factor, 1)]
-        events = [
-            event for factor, rounds in booked for event in self._events(terms, factor, rounds)
+        events = [  # of a client that took part in all rounds so far, and in this one
+            (PoissonSampled(sampling_rate=terms.sampling_rate, event=event), rounds * count)
+            for factor, rounds in booked
+            for event, count in self.wants.releases(
+                Gaussian(noise_multiplier=terms.sigma * factor), self.tau
+            )
         ]
         if accountant(terms.accountant).epsilon(events, terms.delta) > terms.epsilon:
             return Choice(
@@ -828,15 +824,12 @@ class AdapDpfl(Fixed):
         spent = dict(memory.spent)
         spent[memory.factor] = spent.get(memory.factor, 0) + 1
         memory = msgspec.structs.replace(memory, spent=tuple(spent.items()))
-        told = [
-            (terms.weights[a.client], a.statistics.loss)
-            for a in answers
-            if a.statistics is not None and a.statistics.loss is not None
-        ]
-        weight = sum(p for p, _ in told)
-        if not weight:
+        seen = (
+            (terms.weights[a.client], a.statistics) for a in answers if a.statistics is not None
+        )
+        loss = _mean((weight, s.loss, 1.0) for weight, s in seen if s.loss is not None)
+        if loss is None:
             return memory
-        loss = sum(p * value for p, value in told) / weight
         fell = memory.fell + 1 if memory.loss is not None and loss < memory.loss else 0
         if fell < self.patience:
             return msgspec.structs.replace(memory, loss=loss, fell=fell)
@@ -847,11 +840,3 @@ class AdapDpfl(Fixed):
     def observed(self, memory: AdapMemory) -> dict[str, Any]:
         """The noisy loss, and where sigma stands."""
         return {"noisy_loss": memory.loss, "noise": memory.factor}
-
-    def _events(self, terms: Terms, factor: float, rounds: int) -> list[tuple[Event, int]]:
-        """Return the releases of these rounds at this sigma, of a client that took part in all."""
-        gradient = Gaussian(noise_multiplier=terms.sigma * factor)
-        return [
-            (PoissonSampled(sampling_rate=terms.sampling_rate, event=event), rounds * count)
-            for event, count in self.wants.releases(gradient, self.tau)
-        ]

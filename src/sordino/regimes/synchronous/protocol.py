@@ -178,7 +178,10 @@ class Synchronous(Rules[State]):
             case Begin() if not state.open:
                 return self.begin(state)
             case Booked(permits) if self.together and state.open and not state.permits:
-                return self._booked(replace(state, permits=permits))
+                paid = replace(state, permits=permits)
+                # noise alone is released where nobody was drawn, and nobody can come
+                asks = state.waiting or self.deadline is not None
+                return self._ask(paid) if asks else self._ended(paid)
             case Woke(tag) if state.open and not state.opening and tag == f"round {state.number}":
                 return self._ended(state)
             case Joined(client):
@@ -365,11 +368,6 @@ class Synchronous(Rules[State]):
         """Return what a round releases of every client, where it is charged to all at once."""
         summed = self.adder or self.aggregator
         return None if summed is None or not self.together else summed.event(contract)
-
-    def _booked(self, state: State) -> tuple[State, Effects]:
-        """The round's release is paid for: ask the cohort, or release noise alone if empty."""
-        asks = state.waiting or self.deadline is not None
-        return self._ask(state) if asks else self._ended(state)
 
     def _ask(self, state: State) -> tuple[State, Effects]:
         """Send the open round's cohort its tasks."""

@@ -161,16 +161,6 @@ class HalfSettings:
         """Examples that one event goes through."""
         return self.method.batch * (self.method.window if self.method.replays else 1)
 
-    def window(self, flat: Flat, rate: float, *, of_party: bool = False) -> Window:
-        """Return a window of gradients: of one, where examples are kept instead. A party's may be
-        of its newest gradient over the server's W (Algorithm 3 as printed).
-        """
-        method, whole = self.method, None
-        length = 1 if method.replays else method.window
-        if of_party and not method.buffered:
-            length, whole = 1, total(method.window, method.attenuation)
-        return Window(flat, length, method.attenuation, rate, whole=whole, fades=method.fades)
-
     def slide(self, kept: Tensor, fresh: Tensor) -> None:
         """Put an event's examples (b, width), or labels (b,), in front of a window (rows, ...)."""
         batch = self.method.batch
@@ -195,11 +185,6 @@ class PartyNoise:
     update_draws: Numbered | None = None
     history: History = field(default_factory=History)
 
-    @property
-    def numbered(self) -> bool:
-        """There is any noise."""
-        return self.embedding is not None or self.update is not None
-
 
 class Half:
     """A half of the network between two events.
@@ -208,7 +193,8 @@ class Half:
         settings: of the study.
         flat: its weights.
         parameters: those that it trains.
-        window: its gradients.
+        window: its gradients: of one, where examples are kept instead. A party's may be of its
+            newest gradient over the server's W (Algorithm 3 as printed).
         kept: examples (rows, f) or labels (rows,) of the last events, where they are evaluated
             again, the newest first; :attr:`keeps` is their name in a checkpoint.
         most: length of a gradient that it learns from; without a bound, it learns from all.
@@ -218,11 +204,16 @@ class Half:
     most: float = math.inf
 
     def __init__(
-        self, settings: HalfSettings, flat: Flat, parameters: list[Tensor], window: Window,
-        kept: Tensor,
-    ) -> None:  # fmt: skip
-        self.settings, self.flat, self.parameters = settings, flat, parameters
-        self.window, self.kept = window, kept
+        self, settings: HalfSettings, flat: Flat, rate: float, kept: Tensor, *, buffered: bool
+    ) -> None:
+        self.settings, self.flat, self.kept = settings, flat, kept
+        self.parameters, method, whole = trainable(flat.module), settings.method, None
+        length = 1 if method.replays else method.window
+        if not buffered:
+            length, whole = 1, total(method.window, method.attenuation)
+        self.window = Window(
+            flat, length, method.attenuation, rate, whole=whole, fades=method.fades
+        )
 
     @property
     def weights(self) -> NDArray[np.float32]:
@@ -282,10 +273,10 @@ class Party(Half):
         )
         times = settings.rows // settings.method.batch
         self.unit, self.price = party_unit(index), released(embedding, update, times, unbounded)
-        self._model = model = PartyModule(module, features)
-        window = settings.window(model.flat, rate, of_party=True)
-        kept = torch.zeros((settings.rows, features), dtype=model.flat.weights.dtype)
-        super().__init__(settings, model.flat, model.parameters, window, kept)
+        self._model = PartyModule(module, features)
+        flat = self._model.flat
+        kept = torch.zeros((settings.rows, features), dtype=flat.weights.dtype)
+        super().__init__(settings, flat, rate, kept, buffered=settings.method.buffered)
         self._made: Tensor | None = None
         self._event = 0
         self._sent: Embedding | None = None
@@ -409,9 +400,9 @@ class Server(Half):
     keeps = "labels"
 
     def __init__(self, module: nn.Module, settings: HalfSettings, rate: float) -> None:
-        flat, self.filled = Flat(module), 0
+        self.filled = 0
         labels = torch.zeros(settings.rows, dtype=torch.int64)
-        super().__init__(settings, flat, trainable(module), settings.window(flat, rate), labels)
+        super().__init__(settings, Flat(module), rate, labels, buffered=True)
 
     def learn(
         self, event: int, embeddings: Sequence[Vector], labels: Tensor, active: Sequence[int]
@@ -634,8 +625,15 @@ class PartyModule:
         self.parameters = trainable(module)
         self._names = {slot.name: slot for slot in self.flat.layout}
         self._known = keeps_rows_apart(module, features)
-        self._width = 0 if self._known else self._width_of_one(features)
+        self._width = 0
         self._last: tuple[Tensor, Tensor] | None = None
+        if not self._known:
+            row = torch.zeros((1, features))
+            made = self.flat.graphs.of("embedding", scores_of, row)
+            if made.dtype != torch.float32:
+                raise StudyError(f"model: it gives {made.dtype}; parties' models must give float32")
+            self.flat.graphs.of("gradient", self._gradient, row, torch.zeros(made.shape))
+            self._width = int(made.shape[1])
 
     def __call__(self, rows: Tensor, learns: bool) -> Tensor:
         """Return embeddings (n, e) of rows (n, f), which autograd follows if the party learns."""
@@ -678,15 +676,6 @@ class PartyModule:
         with torch.enable_grad():
             value = (module(leaves, row) * slope).sum()
         return pulled(value, leaves)
-
-    def _width_of_one(self, features: int) -> int:
-        row = torch.zeros((1, features))
-        made = self.flat.graphs.of("embedding", scores_of, row)
-        if made.dtype != torch.float32:
-            raise StudyError(f"model: it gives {made.dtype}; parties' models must give float32")
-        self.flat.graphs.of("gradient", self._gradient, row, torch.zeros(made.shape))
-        width: int = made.shape[1]
-        return width
 
 
 def keeps_rows_apart(module: nn.Module, features: int) -> bool:

@@ -115,8 +115,6 @@ class Threshold(Activation):
 
     def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
         """Return the active parties (n, M)."""
-        if self.mean is None and self.deviation is None:
-            return means() > self.threshold
         return means() > (self.mean or 0.0) + (self.deviation or 1.0) * self.threshold
 
 

@@ -144,11 +144,6 @@ class Chain:
         """Inputs and outputs of each layer."""
         return tuple(pairwise(self.widths))
 
-    @property
-    def dim(self) -> int:
-        """Number of parameters."""
-        return sum((inputs + 1) * outputs for inputs, outputs in self.layers)
-
 
 Net = tuple[Chain, ...]
 """Chains of a network: each party's maps its features to its embedding; the last, the server's,

@@ -380,7 +380,6 @@ class VerticalSite(Events, SiteSide[State]):
         self.budget = replace(self.budget, epsilon=most if promises else math.inf)
         self.units = (self.names[0],) * (parties + 1)
         self.budgets = (self.budget,) * (parties + 1)
-        self.repeats_noise = self.party is not None and self.party.noise.numbered
         self.widest = max(self.split.numbers)
         self._counts: dict[int, int] = {}
         self._told: dict[int, int] = {}
@@ -392,7 +391,8 @@ class VerticalSite(Events, SiteSide[State]):
         self._said: tuple[int, Embedding | Labels | Passive] | None = None
         self._faults: list[tuple[int, str]] = []
         if self.party is not None:
-            self.party.most = LONGEST
+            self.party.most, noise = LONGEST, self.party.noise
+            self.repeats_noise = noise.embedding is not None or noise.update is not None
 
     @property
     def history(self) -> History | None:

@@ -48,8 +48,6 @@ from sordino.core.effect import (
     Woke,
 )
 
-Rule = Literal["last", "zeros", "skip"]
-
 
 @dataclass(slots=True, eq=False)
 class EventState:
@@ -94,7 +92,7 @@ class EventRules:
     """
 
     sizes: tuple[int, ...]
-    missing: Rule = "last"
+    missing: Literal["last", "zeros", "skip"] = "last"
     resends: int = 1
     patience: float = 0.25
 

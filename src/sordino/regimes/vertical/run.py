@@ -106,8 +106,6 @@ from sordino.regimes.vertical.study import VerticalStudy
 
 _GROWS = np.array([2**7, 2**8, 2**16, 2**32, 2**63 - 1])
 """Whole numbers from which on MessagePack needs more bytes."""
-Booked = tuple[str, int, int, int]
-"""Prefix of the charges' keys, the event they were booked at, first and last appearance."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -231,13 +229,12 @@ class Tally(Frozen):
         return Tally((0,) * parties, (0,) * parties)
 
     def plus(self, other: Tally) -> Tally:
-        """Return the sums of both."""
-        return Tally(*map(_sum, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
-
-
-def _sum(one: Any, other: Any) -> Any:
-    """Return the sum of two numbers, or of two tuples number by number."""
-    return tuple(map(operator.add, one, other)) if isinstance(one, tuple) else one + other
+        """Return the sums of both: of numbers, and of tuples number by number."""
+        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
+        summed: list[Any] = [
+            tuple(map(operator.add, a, b)) if isinstance(a, tuple) else a + b for a, b in pairs
+        ]
+        return Tally(*summed)
 
 
 class _Rest(msgspec.Struct, kw_only=True, eq=False, forbid_unknown_fields=True):
@@ -246,7 +243,7 @@ class _Rest(msgspec.Struct, kw_only=True, eq=False, forbid_unknown_fields=True):
     row: Tally
     whole: Tally
     position: int = 0
-    booked: list[Booked] = []
+    booked: list[tuple[str, int, int, int]] = []
     ended: str | None = None
     origin: str = ""
 
@@ -261,7 +258,8 @@ class State(_Rest):
         position: events of the stream that were read, used or not.
         counts: appearances of each entity, where a stream repeats any.
         told: the answer about each entity's label, where one answer is for good.
-        booked: appearances that the ledger has booked, in order.
+        booked: appearances that the ledger has booked, in order: prefix of the charges' keys, the
+            event they were booked at, the first and the last appearance.
         ended: why the run is over, or None.
         origin: what releases so far depend on; see :class:`Events`.
     """
@@ -776,9 +774,8 @@ def path(split: Split) -> EventPath:
     study = split.study
     privacy, method = study.privacy, study.method
     noisy = privacy.embedding is not None or privacy.updates != "raw"
-    if study.execution.path == "messages" or study.world.dropout or noisy:
-        return "messages"
-    if privacy.unit != "none" and not split.known:
+    handed = study.execution.path == "messages" or study.world.dropout or noisy
+    if handed or (privacy.unit != "none" and not split.known):
         return "messages"  # where a row on which a module fails ends nothing
     plain = method.batch == 1 and method.buffered and not method.fades and not method.replays
     return "loop" if plain and split.net is not None else "graph"
