@@ -15,7 +15,7 @@ import pytest
 
 from sordino.base.errors import StudyError
 from sordino.clients.division import federation
-from sordino.clients.evaluation import priced
+from sordino.clients.pricing import priced
 from sordino.clients.study import HorizontalStudy
 from sordino.core import regimes as build
 from sordino.core import study as studies

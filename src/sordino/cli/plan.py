@@ -161,7 +161,7 @@ def _show_paragraphs(paragraphs: Sequence[Paragraph]) -> None:
 
 
 def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
-    from sordino.clients import evaluation
+    from sordino.clients import pricing
     from sordino.clients.study import HorizontalStudy
     from sordino.core import regimes
     from sordino.core.statements import uncovered
@@ -183,7 +183,7 @@ def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
     for remark in regimes.of(study).remarks(study):
         say.result(f"test: {remark}")
     if isinstance(study, HorizontalStudy) and study.data.testing == "private share":
-        mechanism, budget, times = evaluation.priced(study)
+        mechanism, budget, times = pricing.priced(study)
         say.result(
             f"      {times} evaluations within epsilon {say.bound(budget.epsilon)}: noise "
             f"{mechanism.noise_multiplier:.4g} on the number of right answers"

@@ -25,15 +25,8 @@ from sordino.base.message import Train, Vector
 from sordino.base.registry import foreign
 from sordino.clients import records as files
 from sordino.clients.division import Federation, known_records
-from sordino.clients.evaluation import (
-    by_labels,
-    by_rows,
-    of_classes,
-    of_numbers,
-    priced,
-    test_set_record,
-)
-from sordino.clients.pricing import Trial, affordable, remedy, unit_like
+from sordino.clients.evaluation import by_labels, by_rows, of_classes, of_numbers
+from sordino.clients.pricing import Trial, affordable, priced, remedy, test_set_record, unit_like
 from sordino.clients.regime import HorizontalRegime
 from sordino.clients.simulation import Rules, Shared, Simulation, round_trips
 from sordino.clients.study import H, HorizontalStudy, SampledMethod, SampledPromise, for_dimension

@@ -1,10 +1,8 @@
-"""The measures of models: the price of measuring on private rows
-(:class:`~sordino.core.prepared.PaidEvaluation`), and figures of public ones.
+"""The measures of models on public rows: the metrics of scikit-learn, as they suit the task, from a
+confusion matrix and sorted scores, for to import that library takes seconds and 110 MiB.
 
-Public rows are measured by the metrics of scikit-learn, as they suit the task: from a confusion
-matrix and sorted scores, for to import that library takes seconds and 110 MiB. Nothing of that is
-noisy, so nothing of it may see a private row. Shapes: scores (n, classes), or (n, 1) where labels
-are numbers; labels (n,).
+Nothing of that is noisy, so nothing of it may see a private row. Shapes: scores (n, classes), or
+(n, 1) where labels are numbers; labels (n,).
 
 >>> scores = np.array([[2.0, 0.0], [0.0, 1.0], [0.5, 0.0]])
 >>> found = of_classes(scores, np.array([0, 1, 1]), ("no", "yes"))
@@ -20,72 +18,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 from msgspec import UNSET
 
 from sordino.base.arrays import Array, Bools, Floats, Ints
-from sordino.base.errors import StudyError
-from sordino.clients.records import LISTED, TestSet
-from sordino.clients.study import HorizontalStudy
-from sordino.core.prepared import UNIT
+from sordino.clients.records import LISTED
 from sordino.core.records import FORMAT, Metrics, OfClass, OfOwner, Owners, known
 from sordino.data.dataset import Span
-from sordino.mechanisms.gaussian import Gaussian
-from sordino.privacy import Budget, noise_multiplier
-from sordino.privacy import accountant as accountant_of
 
 BINS = 15
 WORST = 0.1
-
-
-def priced(study: HorizontalStudy) -> tuple[Gaussian, Budget, int]:
-    """Return the noise on a count of right answers, the budget and the number of evaluations of a
-    private test share: one every so many rounds or updates, and one at the end.
-    """
-    privacy, times = study.privacy, study.horizon // study.stride + 1
-    own = privacy.evaluation_epsilon
-    epsilon = study.least_epsilon if own is None else own
-    if epsilon is None or privacy.delta is None:
-        raise StudyError("data.test = 'private share' needs privacy.epsilon and privacy.delta")
-    sigma = _multiplier(times, epsilon, privacy.delta, privacy.accountant)
-    budget = Budget(epsilon=epsilon, delta=privacy.delta, accountant=privacy.accountant)
-    return Gaussian(clip=1.0, noise_multiplier=sigma), budget, times
-
-
-def tested(study: HorizontalStudy) -> float:
-    """Return epsilon of the rows of a private test share, if models are measured as planned."""
-    mechanism, budget, times = priced(study)
-    return accountant_of(budget.accountant).epsilon([(mechanism.event(), times)], budget.delta)
-
-
-def test_set_record(study: HorizontalStudy, rows: int) -> TestSet:
-    """Return what run.json says of the test set."""
-    kind = study.data.testing
-    if kind != "private share":
-        return TestSet(kind=kind, rows=rows)
-    mechanism, budget, times = priced(study)
-    return TestSet(
-        kind=kind,
-        rows=rows,
-        unit=UNIT,
-        epsilon=budget.epsilon,
-        noise_multiplier=mechanism.noise_multiplier,
-        evaluations=times,
-    )
-
-
-@lru_cache(maxsize=64)
-def _multiplier(times: int, epsilon: float, delta: float, accountant: str) -> float:
-    return noise_multiplier(
-        sampling_rate=1.0,
-        steps=times,
-        epsilon=epsilon,
-        delta=delta,
-        accountant=accountant,
-        release=lambda sigma: Gaussian(clip=1.0, noise_multiplier=sigma).event(),
-    )
 
 
 def of_classes(

@@ -26,6 +26,7 @@ from sordino.clients.division import (
     notice_sizes,
     records,
 )
+from sordino.clients.evaluation import in_units
 from sordino.clients.pricing import affordable, planned_ledgers, unit_like
 from sordino.clients.regime import HorizontalRegime
 from sordino.clients.regime import of as regime_of
@@ -184,8 +185,8 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
         return study.with_privacy(changed)
 
     def read(self, path: Path, index: int, limited: HorizontalStudy) -> Dataset:
-        """It is in the agreed shape, with the
-        agreed classes, as the model sees it.
+        """Read a site's own file: in the agreed shape, with the agreed classes, as the model sees
+        it.
         """
         agreement, study = self.agreement, limited
         how = replace(self._how, person=study.data.person, identify=identified(study))
@@ -418,12 +419,8 @@ def seen_shape(agreement: Agreement, study: HorizontalStudy) -> Shape:
 
 def _arrays(part: Dataset, person: str | None = None) -> dict[str, NDArray[Any]]:
     """Return the arrays of a file with these examples; persons have other names there."""
-    found: dict[str, NDArray[Any]] = {"x": part.x}
-    if part.span is None:
-        found["y"] = np.array(part.classes)[part.y]
-    else:
-        low, high = part.span
-        found["y"] = low + (part.y.astype(np.float64) + 1.0) * (high - low) / 2.0
+    y = np.array(part.classes)[part.y] if part.span is None else in_units(part.y, part.span)
+    found: dict[str, NDArray[Any]] = {"x": part.x, "y": y}
     if person is not None and part.people is not None:
         found[person] = part.people[:, 0].astype(str)
     return found

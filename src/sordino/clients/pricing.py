@@ -1,5 +1,6 @@
 """The price of a study whose clients have examples of their own: its charges, its plan, what the
-ledgers of its data have left, and the public trial that may shape a mechanism.
+ledgers of its data have left, what measuring on private rows costs, and the public trial that may
+shape a mechanism.
 """
 
 from __future__ import annotations
@@ -8,20 +9,30 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from sordino.base.errors import BudgetExceeded
+from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.base.frozen import Frozen
 from sordino.clients.division import Federation, identified
-from sordino.clients.evaluation import priced
+from sordino.clients.records import TestSet
 from sordino.clients.study import EQUAL, HorizontalStudy, takes_equal_rows_apart
 from sordino.core.plan import Balance, NoisyCharges, Plan, Schedule, balances
 from sordino.core.prepared import UNIT
 from sordino.core.statements import Table, number_text, of_other_runs
-from sordino.privacy import Budget, Event, Gaussian, LedgerSession, NonPrivate, accountant
+from sordino.mechanisms import gaussian
+from sordino.privacy import (
+    Budget,
+    Event,
+    Gaussian,
+    LedgerSession,
+    NonPrivate,
+    accountant,
+    noise_multiplier,
+)
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import of_rows
 from sordino.privacy.rounding import epsilon_text
@@ -193,6 +204,48 @@ def most_table(title: str, charged: str, study: HorizontalStudy, plan: Plan) -> 
     ]
     within = f"within epsilon {epsilon_text(privacy.epsilon)}, delta {privacy.delta:g}"
     return Table(f"{title} {within}", ["accountant", charged], rows)
+
+
+_multiplier = lru_cache(maxsize=64)(noise_multiplier)
+
+
+def priced(study: HorizontalStudy) -> tuple[gaussian.Gaussian, Budget, int]:
+    """Return the noise on a count of right answers, the budget and the number of evaluations of a
+    private test share (:class:`~sordino.core.prepared.PaidEvaluation`): one every so many rounds or
+    updates, and one at the end.
+    """
+    privacy, times = study.privacy, study.horizon // study.stride + 1
+    own, delta, kind = privacy.evaluation_epsilon, privacy.delta, privacy.accountant
+    epsilon = study.least_epsilon if own is None else own
+    if epsilon is None or delta is None:
+        raise StudyError("data.test = 'private share' needs privacy.epsilon and privacy.delta")
+    sigma = _multiplier(
+        sampling_rate=1.0, steps=times, epsilon=epsilon, delta=delta, accountant=kind
+    )
+    made = gaussian.Gaussian(clip=1.0, noise_multiplier=sigma)
+    return made, Budget(epsilon, delta, kind), times
+
+
+def tested(study: HorizontalStudy) -> float:
+    """Return epsilon of the rows of a private test share, if models are measured as planned."""
+    mechanism, budget, times = priced(study)
+    return accountant(budget.accountant).epsilon([(mechanism.event(), times)], budget.delta)
+
+
+def test_set_record(study: HorizontalStudy, rows: int) -> TestSet:
+    """Return what run.json says of the test set."""
+    kind = study.data.testing
+    if kind != "private share":
+        return TestSet(kind=kind, rows=rows)
+    mechanism, budget, times = priced(study)
+    return TestSet(
+        kind=kind,
+        rows=rows,
+        unit=UNIT,
+        epsilon=budget.epsilon,
+        noise_multiplier=mechanism.noise_multiplier,
+        evaluations=times,
+    )
 
 
 class Trial(Frozen, eq=False):

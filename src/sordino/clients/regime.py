@@ -13,7 +13,6 @@ from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.clients import pricing
 from sordino.clients.division import Federation, examples, federation, identified, known_records
-from sordino.clients.evaluation import tested
 from sordino.clients.pricing import Trial
 from sordino.clients.study import (
     HorizontalStudy,
@@ -175,13 +174,14 @@ class HorizontalRegime(Regime[H]):
     def disk(self, study: H, dimension: int) -> Disk:
         """Return what a study takes on disks, with a model of this dimension."""
         clients, summing, model = study.data.clients, self.summing(study), 4 * dimension
-        answer, tasks = model * self.vectors_sent(study), study.horizon * clients
+        sent, kept = self.vectors(study)
+        answer, tasks = model * sent, study.horizon * clients
         if study.streams:
             tasks = self.share(study) * clients
         if summing is not None:
             answer = dimension * -(-summing.bits // 8)
         found = Disk.of(
-            kept=model * (self.vectors_kept(study) + self.noise_kept(study)),
+            kept=model * (kept + self.noise_kept(study)),
             models=model,
             answer=answer,
             answers=tasks,
@@ -193,13 +193,9 @@ class HorizontalRegime(Regime[H]):
         )
         return found if self.carried else Disk(found.run)
 
-    def vectors_sent(self, study: H) -> int:
-        """Return the most vectors of the model's length in an answer."""
-        return 1
-
-    def vectors_kept(self, study: H) -> int:
-        """Return the most vectors of the model's length in a checkpoint."""
-        return 1
+    def vectors(self, study: H) -> tuple[int, int]:
+        """Return the most vectors of the model's length in an answer, and in a checkpoint."""
+        return 1, 1
 
     def noise_kept(self, study: H) -> int:
         """Return the vectors in a checkpoint that clients' correlated noise goes on from."""
@@ -342,7 +338,7 @@ class HorizontalRegime(Regime[H]):
             )
             priced = replace(priced, samplings=pricing.samplings(asked, unit))
         if study.data.testing == "private share":  # whose rows are people, too
-            priced = replace(priced, epsilon=max(priced.epsilon, tested(study)))
+            priced = replace(priced, epsilon=max(priced.epsilon, pricing.tested(study)))
         if study.privacy.unit == "sample":
             path = known.path
             priced = replace(priced, gradients=f"{path.name} ({path.why}): {path.cost}")

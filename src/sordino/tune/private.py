@@ -38,7 +38,7 @@ from sordino.base.errors import BudgetExceeded, LedgerError, ResumeError, StudyE
 from sordino.base.files import KIB, overwrite, read_below, there
 from sordino.base.fingerprints import refuse_other_data
 from sordino.base.frozen import Frozen
-from sordino.clients.evaluation import priced
+from sordino.clients.pricing import priced
 from sordino.clients.study import HorizontalStudy
 from sordino.core import regimes
 from sordino.core import study as studies

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.base.message import Compute, Gradient
-from sordino.core.effect import Arrived, Closed, Finish, Joined, Lapsed, Left, Log, Send
+from sordino.core.effect import Arrived, Begin, Closed, Finish, Joined, Lapsed, Left, Log, Send
 from sordino.regimes.asynchronous.method import Asgd, EdgeTerms, Mapa, Stage
 from sordino.regimes.asynchronous.protocol import Asynchronous, State
 from sordino.regimes.asynchronous.records import AsynchronousRound
@@ -47,7 +47,7 @@ def regime(edges: int = 3, updates: int = 20, **changed: object) -> Asynchronous
 
 def begun(rules: Asynchronous) -> State:
     state = rules.start(np.zeros(D, np.float32))
-    rules.begin(state)
+    rules.step(state, Begin())
     return state
 
 
@@ -137,7 +137,7 @@ def test_an_edge_that_has_spent_its_budget_leaves_and_learning_goes_on() -> None
 def test_nobody_can_pay_for_anything_ends_at_once() -> None:
     rules = regime(edges=2, budget=(0, 0))
     state = rules.start(np.zeros(D, np.float32))
-    effects = rules.begin(state)
+    _, effects = rules.step(state, Begin())
     assert state.ended is not None
     assert any(isinstance(effect, Finish) for effect in effects)
 
@@ -206,7 +206,7 @@ def test_no_order_of_arrivals_drops_and_duplicates_breaks_an_invariant(
     rules = regime(edges=4, updates=25, budget=tuple(budget), buffer=buffer)
     rules = replace(rules, terms=replace(rules.terms, staleness=bound))
     state = rules.start(np.zeros(D, np.float32))
-    tasks = sent(rules.begin(state))
+    tasks = sent(rules.step(state, Begin())[1])
     answered: set[tuple[int, int]] = set()
     applied = 0
     for action, edge in actions:

@@ -146,12 +146,12 @@ def test_packed_and_unpacked_it_goes_on_bit_for_bit(
     engine, batch = made.engine(), made.batch
     for place, count in ((0, 40), (40, 60)):
         read = made.stream.read(place * batch, count * batch)
-        active, _ = made.activity.drawn(read.x, place, count, 1000)
+        active, _ = made.activity.drawn(read.x, place, count)
         engine.run(read.x, read.y, active, np.zeros_like(active), paid(made))
     other = made.engine()
     other.unpack({name: values.copy() for name, values in engine.pack().items()})
     read = made.stream.read(100 * batch, 200 * batch)
-    active, _ = made.activity.drawn(read.x, 100, 200, 1000)
+    active, _ = made.activity.drawn(read.x, 100, 200)
     first, second = (
         each.run(read.x, read.y, active, np.zeros_like(active), paid(made))
         for each in (engine, other)
@@ -167,7 +167,7 @@ def test_batches_as_one_graph_and_by_messages_are_the_same(tmp_path: Path) -> No
         joint = world(tmp_path / "a", *asked)
         handed = world(tmp_path / "b", *asked, 'execution.path="messages"')
         read = joint.stream.read(0, 4 * 120)
-        active, _ = joint.activity.drawn(read.x, 0, 120, 1000)
+        active, _ = joint.activity.drawn(read.x, 0, 120)
         engines = [joint.engine(), handed.engine()]
         one, two = (
             engine.run(read.x, read.y, active, np.zeros_like(active), paid(joint))
@@ -202,7 +202,7 @@ def test_what_the_loop_has_no_rule_for_is_played_as_one_graph_and_by_messages_al
     engines = [made.engine() for made in (joint, handed, other)]
     assert isinstance(engines[0], Graph)
     read = joint.stream.read(0, 300)
-    active, _ = joint.activity.drawn(read.x, 0, 300, 1000)
+    active, _ = joint.activity.drawn(read.x, 0, 300)
     one, two, three = (
         engine.run(read.x, read.y, active, np.zeros_like(active), paid(joint)) for engine in engines
     )

@@ -81,7 +81,9 @@ LEAST = 4
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Edge(SamplingClient):
     """Somebody with data who can be asked for a gradient: a subclass ``answer``s a task, with the
-    permit of a block of tasks that the ledger has charged, this one among them.
+    permit of a block of tasks that the ledger has charged, this one among them. It says its
+    ``price``, the release of one gradient, the same for every task, and its ``noise``, at a clip of
+    1: E ||noise||^2 in one gradient.
 
     Attributes:
         regularisation: lambda.
@@ -93,16 +95,6 @@ class Edge(SamplingClient):
     regularisation: float
     draws: Numbered
     scratch: torch.Tensor
-
-    @property
-    def price(self) -> Event:
-        """The release of one gradient: the same for every task."""
-        raise NotImplementedError
-
-    @property
-    def noise(self) -> float:
-        """E ||noise||^2 in one gradient, at a clip of 1."""
-        raise NotImplementedError
 
     def batch(self, task: Compute) -> torch.Tensor:
         """The indices of a task's batch; the model has the task's weights."""
@@ -485,7 +477,7 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
         endless = int(np.iinfo(np.int64).max)
         return tuple(endless if steps is None else min(steps, endless) for steps in left)
 
-    def rules(self, clients: Sequence[Edge], pays: tuple[int, ...] | None) -> Asynchronous:
+    def rules(self, clients: Sequence[Any], pays: tuple[int, ...] | None) -> Asynchronous:
         """Return the rules of edges that can pay for so many gradients each."""
         study = self.study
         return Asynchronous(

@@ -194,14 +194,10 @@ class Asynchronous(Rules[State]):
         return ROOM * self.terms.updates * max(rates)
 
     def start(self, weights: Vector) -> State:
-        """Nobody has been asked yet; :meth:`begin` asks everybody."""
+        """Nobody has been asked yet."""
         return State(
             weights=weights, average=weights, given=[0] * self.terms.edges, stage=self.stage(0)
         )
-
-    def begin(self, state: State) -> Effects:
-        """A first task for every edge."""
-        return [each for edge in range(self.terms.edges) for each in self._ask(state, edge)]
 
     def stage(self, version: int) -> Stage:
         """The stage of the update that follows ``version`` updates."""
@@ -232,7 +228,7 @@ class Asynchronous(Rules[State]):
                 state.given[edge] = number
                 return self._ask(state, edge)
             case Begin() if not any(state.given):
-                return self.begin(state)
+                return [each for edge in range(self.terms.edges) for each in self._ask(state, edge)]
             case Stop(why):
                 return self._end(state, why)
         return ()
@@ -311,10 +307,6 @@ class Asynchronous(Rules[State]):
         """Return whether this edge's answer to the task that it holds would be too stale by now."""
         return state.version - state.tasks[client].version > self.terms.staleness
 
-    def affordable(self, state: State, edge: int) -> bool:
-        """Return whether the edge can pay for one more task."""
-        return self.budget is None or state.given[edge] < self.budget[edge]
-
     def _received(self, state: State, answer: Gradient) -> Effects:
         held = state.tasks.get(answer.client)
         if (
@@ -380,7 +372,7 @@ class Asynchronous(Rules[State]):
 
     def _ask(self, state: State, edge: int) -> Effects:
         """The next task for an edge, or its leave."""
-        if not self.affordable(state, edge):
+        if self.budget is not None and state.given[edge] >= self.budget[edge]:
             state.gone.add(edge)
             given, why = state.given[edge], "its budget is spent"
             row = Log(records.Left(round=state.version, client=edge, updates=given, why=why))

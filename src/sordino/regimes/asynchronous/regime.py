@@ -143,11 +143,11 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         )
         return claim.exposed("method.form", math.inf, method.unpriced or "")
 
-    def vectors_kept(self, study: AsynchronousStudy) -> int:
-        """Return the most vectors of a checkpoint: the model, its average, a buffer, and the
-        version that each edge works on.
+    def vectors(self, study: AsynchronousStudy) -> tuple[int, int]:
+        """Return the most vectors of an answer, a gradient, and of a checkpoint: the model, its
+        average, a buffer, and the version that each edge works on.
         """
-        return 3 + study.edges
+        return 1, 3 + study.edges
 
     def batches(self, study: AsynchronousStudy, sizes: Sequence[int]) -> tuple[float, float, float]:
         """Return b, three times: all edges have the same."""

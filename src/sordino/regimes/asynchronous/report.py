@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from sordino.clients.pricing import BATCHES, most_table, samplings_told
 from sordino.clients.records import Stage, horizontal
 from sordino.clients.report import TELLER as OF_CLIENTS
@@ -303,10 +305,10 @@ def staleness(run: Run) -> Iterator[Figure]:
     edges = [i * width - 0.5 for i in range(largest // width + 2)]
     series = []
     if applied:
-        counts = _binned(applied, width, edges)
+        counts = _binned(applied, edges)
         series.append(Series(kind="histogram", name="applied", x=edges, y=counts))
     if refused:
-        name, counts = "too stale, not applied", _binned(refused, width, edges)
+        name, counts = "too stale, not applied", _binned(refused, edges)
         series.append(Series(kind="histogram", name=name, colour="orange", x=edges, y=counts))
     lines, end = [], max(largest, 1)
     if applied:
@@ -442,13 +444,10 @@ def rates(run: Run, caption: str = RATE) -> Iterator[Figure]:
     yield from _over_updates(run, "rates", title, caption, panel, f"{title} over updates")
 
 
-def _binned(counts: Mapping[int, int], width: int, edges: Sequence[float]) -> list[int]:
-    """Return how many of each value lie between edges ``width`` apart."""
-    found = [0] * (len(edges) - 1)
-    for tau, n in counts.items():
-        if tau // width < len(found):
-            found[tau // width] += n
-    return found
+def _binned(counts: Mapping[int, int], edges: Sequence[float]) -> list[int]:
+    """Return how many there are of values between two edges."""
+    found = np.histogram([*counts], edges, weights=[*counts.values()])[0]
+    return [int(each) for each in found]
 
 
 TELLER = replace(OF_CLIENTS, facts=facts, courses=courses, terms=terms, figures=figures)

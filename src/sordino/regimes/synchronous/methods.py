@@ -302,7 +302,7 @@ class AliMemory(Frozen):
 
     @property
     def mu(self) -> float | None:
-        """mu, or None where there is no usable"""
+        """mu, or None where there is no usable estimate."""
         return _root(self.squared_mu)
 
 
@@ -405,12 +405,12 @@ class AlsMemory(Frozen):
 
     @property
     def beta(self) -> float | None:
-        """Smoothness, or None where there is no usable"""
+        """Smoothness, or None where there is no usable estimate."""
         return _root(self.squared_beta)
 
     @property
     def xi(self) -> float | None:
-        """Gradient divergence, zero where the noise outweighs it; None without an"""
+        """Gradient divergence, zero where the noise outweighs it; None without an estimate."""
         return None if self.squared_xi is None else math.sqrt(max(self.squared_xi, 0.0))
 
 
@@ -461,10 +461,11 @@ class AlsDpfl(SynchronousMethod):
         """Return tau for the next round, by the estimated terms."""
         if terms.steps is None or left.steps is None or terms.rounds >= terms.steps:
             return Choice(1)
-        pace = max(round(left.pace), 1)
+        pace, paper = max(round(left.pace), 1), self.form == "paper"
+        fewest = 1 if paper else 2
         beta, rho, xi = memory.beta, memory.rho, memory.xi
         if beta is None or rho is None or xi is None:
-            if self.form == "paper":
+            if paper:
                 return Choice(1)
             return Choice(
                 max(pace, 2),
@@ -472,9 +473,9 @@ class AlsDpfl(SynchronousMethod):
             )
         margins = {
             tau: self.margin(tau, beta=beta, rho=rho, xi=xi, terms=terms)
-            for tau in range(self._fewest, max(min(2 * memory.tau, MOST), self._fewest) + 1)
+            for tau in range(fewest, max(min(2 * memory.tau, MOST), fewest) + 1)
         }
-        paper, holds = self.form == "paper", terms.learning_rate * beta <= 1.0
+        holds = terms.learning_rate * beta <= 1.0
         budgets = (terms.rounds, terms.steps) if paper else (left.rounds, left.steps)
         if holding := {tau: margin for tau, margin in margins.items() if holds and margin > 0.0}:
             return Choice(self._lowest(holding, *budgets))
@@ -492,10 +493,6 @@ class AlsDpfl(SynchronousMethod):
         gap = self.gap(tau, beta=beta, xi=xi, terms=terms)
         eta = terms.learning_rate
         return eta * self.phi * terms.clip**2 - rho * gap / (tau * self.lambda_**2)
-
-    @property
-    def _fewest(self) -> int:
-        return 1 if self.form == "paper" else 2
 
     @staticmethod
     def _lowest(margins: Mapping[int, float], rounds: int, steps: int) -> int:

@@ -192,17 +192,13 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         own = study.privacy.unit != "none" and not study.shared and study.form == "sound"
         return own and not study.method.adapts_noise and not scheduled(study)
 
-    def vectors_sent(self, study: SynchronousStudy) -> int:
+    def vectors(self, study: SynchronousStudy) -> tuple[int, int]:
         """Return the most vectors of an answer: a model, and the first gradient where a method asks
-        for it.
+        for it; and of a checkpoint: the model, its average, two of an adaptive step, and of a
+        literal form each client's last model.
         """
-        return 1 if study.aggregated else 2
-
-    def vectors_kept(self, study: SynchronousStudy) -> int:
-        """Return the most vectors of a checkpoint: the model, its average, two of an adaptive step,
-        and of a literal form each client's last model.
-        """
-        return 4 + (study.data.clients if study.form != "sound" else 0)
+        last = study.data.clients if study.form != "sound" else 0
+        return 1 if study.aggregated else 2, 4 + last
 
     def mechanism(self, study: SynchronousStudy, sizes: Sequence[int], trial: Trial) -> Bounded:
         """Return the mechanism of a calibrated study at its first multiplier, shaped by a trial."""

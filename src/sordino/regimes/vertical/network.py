@@ -215,7 +215,7 @@ class VerticalServer(Events, ServerSide[State]):
         self._unbooked = self.read_next(state, self._task)
         block = self._block
         self.player.begin(int(block.used.sum()))
-        silent = self.activity.silent(block.start, len(block.used), prices.BLOCK)
+        silent = self.activity.silent(block.start, len(block.used))
         self._silent = silent[block.used]
         return self._noted(self.player.open()) if block.used.any() else self._over()
 
@@ -440,7 +440,7 @@ class VerticalSite(Events, SiteSide[State]):
         if not n:
             return False
         x = block.read.x[: n * self.batch]
-        active = self.activity.drawn(x, start, n, prices.BLOCK)[0][block.used]
+        active = self.activity.drawn(x, start, n)[0][block.used]
         if self.party is not None:
             self._active = active[:, self.site]
         self.block, self._labels = block, None

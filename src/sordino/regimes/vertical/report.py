@@ -308,12 +308,10 @@ def _short(seconds: float) -> str:
     >>> _short(0.00387), _short(4.88e-06), _short(2.5)
     ('3.87 ms', '4.88 µs', '2.5 s')
     """
-    scale, unit = next(
-        each
-        for each in ((1e6, "µs"), (1e3, "ms"), (1.0, "s"))
-        if seconds * each[0] < 999.5 or each[0] == 1.0
-    )
-    return f"{seconds * scale:.3g} {unit}"
+    for scale, unit in ((1e6, "µs"), (1e3, "ms")):
+        if seconds * scale < 999.5:
+            return f"{seconds * scale:.3g} {unit}"
+    return f"{seconds:.3g} s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -361,11 +361,14 @@ class Events(RegimeRules[State], World[State]):
         self.budget = Budget(most, delta, privacy.accountant)
         self.unlimited = replace(self.budget, epsilon=math.inf)
         self.sizes = Sizes(split.numbers, study.world.precision)
-        dropout, entropy = study.world.dropout, Seeded(study.seed)
         self.activity = Activity(
-            activation=method.activation, columns=split.columns, dropout=dropout, entropy=entropy
+            activation=method.activation,
+            columns=split.columns,
+            dropout=study.world.dropout,
+            entropy=Seeded(study.seed),
+            block=BLOCK,
         )
-        self.activity.asked(np.zeros((1, sum(split.features)), np.float32), 0, 1, BLOCK)
+        self.activity.asked(np.zeros((1, sum(split.features)), np.float32), 0, 1)
         mechanism, key = None, (0, 0)
         if self.promised is not None:
             mechanism = RandomisedResponse(epsilon=label_epsilon(study), classes=split.classes)
@@ -669,7 +672,7 @@ class Events(RegimeRules[State], World[State]):
             return BlockPlayed(number, 0, ())
         paid = Allowance(permits, block.times)
         whole = block.read.x[: n * self.batch]
-        active, silent = self.activity.drawn(whole, block.start, n, BLOCK)
+        active, silent = self.activity.drawn(whole, block.start, n)
         active, silent = active[block.used], silent[block.used]
         labels, played = block.read.y[:0], Played.room(0)
         if block.used.any():

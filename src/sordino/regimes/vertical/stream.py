@@ -196,14 +196,16 @@ class Activity:
         columns: each party's place in the features.
         dropout: probability that a passive party does not answer.
         entropy: randomness, addressed by the numbers of blocks.
+        block: events in one.
     """
 
     activation: Activation
     columns: tuple[slice, ...]
     dropout: float
     entropy: Entropy
+    block: int
 
-    def drawn(self, x: NDArray[np.float32], start: int, n: int, block: int) -> tuple[Mask, Mask]:
+    def drawn(self, x: NDArray[np.float32], start: int, n: int) -> tuple[Mask, Mask]:
         """Return active and silent parties (n, M) of ``n`` events of one block, with their rows x.
 
         An event on whose features somebody's own rule fails has all parties active: an error would
@@ -211,14 +213,14 @@ class Activity:
         """
         active, own = None, self.activation.looks and foreign(self.activation)
         with passing_over() if own else nullcontext():
-            active = self.asked(x, start, n, block)
+            active = self.asked(x, start, n)
         if active is None:
             events = enumerate(np.split(x, n)) if n > 1 else ()
-            found = [self.drawn(each, start + i, 1, block)[0] for i, each in events]
+            found = [self.drawn(each, start + i, 1)[0] for i, each in events]
             active = np.concatenate(found) if found else np.ones((n, len(self.columns)), bool)
-        return active, ~active & self.silent(start, n, block)
+        return active, ~active & self.silent(start, n)
 
-    def asked(self, x: NDArray[np.float32], start: int, n: int, block: int) -> Mask:
+    def asked(self, x: NDArray[np.float32], start: int, n: int) -> Mask:
         """Return what the rule says (n, M) of events.
 
         Raises:
@@ -237,7 +239,7 @@ class Activity:
             return np.stack([x[:, columns].reshape(n, -1).mean(1) for columns in self.columns], 1)
 
         def uniform() -> Floats:
-            return self._uniform("activation", start, n, block)
+            return self._uniform("activation", start, n)
 
         shape = n, parties
         active: object = self.activation.active(shape, uniform, means)
@@ -246,15 +248,15 @@ class Activity:
         wanted = f"truth values of shape {shape}"
         raise ACTIVATIONS.wrong(self.activation, "active", active, wanted)
 
-    def silent(self, start: int, n: int, block: int) -> Mask:
+    def silent(self, start: int, n: int) -> Mask:
         """Return the parties that would not answer if they were queried (n, M)."""
         if not self.dropout:
             return np.zeros((n, len(self.columns)), bool)
-        return self._uniform("silence", start, n, block) < self.dropout
+        return self._uniform("silence", start, n) < self.dropout
 
-    def _uniform(self, what: str, start: int, n: int, block: int) -> Floats:
-        place, offset = divmod(start, block)
-        drawn = self.entropy.at(what, place).random((block, len(self.columns)))
+    def _uniform(self, what: str, start: int, n: int) -> Floats:
+        place, offset = divmod(start, self.block)
+        drawn = self.entropy.at(what, place).random((self.block, len(self.columns)))
         return drawn[offset : offset + n]
 
 
