@@ -91,11 +91,7 @@ class AttackOptions:
             if self.path is not None:  # "." and ".." have names, too
                 called += "-" + slug(self.path.resolve().name.removesuffix(".toml"))
             return Path("runs") / called / name
-        if self.out.is_file() and not self.out.suffix:
-            raise StudyError(
-                f"{self.out}: this is a file; give --out a name that ends in .svg, or a folder"
-            )
-        if self.out.is_dir() or not self.out.suffix:
+        if self.out.is_dir() or not (self.out.suffix or self.out.is_file()):
             return self.out / name
         if self.out.suffix != ".svg":
             raise StudyError(

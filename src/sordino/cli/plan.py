@@ -35,13 +35,15 @@ def plan(
         typer.Argument(help="The study file. Without a study file, give the options below."),
     ] = None,
     change: Set = None,
-    epsilon: Annotated[str | None, typer.Option(help="Target epsilon.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Target epsilon.")] = None,
     delta: Annotated[float | None, typer.Option(help="Target delta.")] = None,
     sampling_rate: Annotated[float | None, typer.Option(help="q of Poisson sampling.")] = None,
     noise_multiplier: Annotated[
         float | None, typer.Option(help="Noise multiplier sigma. Without it, give --steps.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps to calibrate the noise for.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Steps to calibrate the noise for.", min=1)
+    ] = None,
     accountant: Annotated[str, typer.Option(help="pld, rdp or rdp-classic.")] = "pld",
     advise: Annotated[
         bool,
@@ -86,7 +88,7 @@ def plan(
 
 
 def _without_study(
-    epsilon: str | None,
+    epsilon: float | None,
     delta: float | None,
     rate: float | None,
     sigma: float | None,
@@ -102,31 +104,23 @@ def _without_study(
             "give a study file, or --epsilon, --delta, --sampling-rate and one of "
             "--noise-multiplier and --steps"
         )
-    try:
-        target = float(epsilon)
-    except ValueError:
-        raise StudyError(f"--epsilon must be a number or 'inf'; got {epsilon!r}") from None
     from sordino import privacy
     from sordino.core.plan import ACCOUNTANTS
 
-    if steps is not None and steps < 1:
-        raise StudyError(f"--steps must be at least 1; got {steps}")
     if sigma is not None and not (sigma > 0 and math.isfinite(sigma)):
         raise StudyError(
             "--noise-multiplier must be a positive number for a finite epsilon; got "
             f"{sigma:g}. Leave it out and give --steps to calibrate"
         )
-    privacy.Budget(target, delta, accountant)  # what is none is refused before any computation
+    privacy.Budget(epsilon, delta, accountant)  # what is none is refused before any computation
     if sigma is None:
         assert steps is not None
-        if math.isinf(target):
-            raise StudyError("--epsilon inf needs no noise; give a finite epsilon to calibrate it")
         sigma = privacy.noise_multiplier(
-            sampling_rate=rate, steps=steps, epsilon=target, delta=delta, accountant=accountant
+            sampling_rate=rate, steps=steps, epsilon=epsilon, delta=delta, accountant=accountant
         )
     event = privacy.PoissonSampled(rate, privacy.Gaussian(sigma))
     asked = (accountant,) if as_json else ACCOUNTANTS
-    most = {name: privacy.Budget(target, delta, name).remaining_steps(event, ()) for name in asked}
+    most = {name: privacy.Budget(epsilon, delta, name).remaining_steps(event, ()) for name in asked}
     taken = steps if steps is not None else most[accountant]
     spent = math.inf
     if taken is not None:
