@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from sordino.base.files import cache_folder
+
 gc.disable()  # until all is collected: to look through what only grows takes a quarter of that time
 
 # processes that tests start by the hundred would each compile all sources once more
@@ -32,6 +34,9 @@ if (
 # the user's own key of fingerprints is not for tests; processes that they start inherit this one
 _KEYS = tempfile.TemporaryDirectory(prefix="sordino-key-")
 os.environ["SORDINO_DATA_KEY"] = os.path.join(_KEYS.name, "data.key")
+
+# where a test has another home or cache, nothing is compiled anew
+os.environ.setdefault("SORDINO_COMPILED", str(cache_folder() / "compiled"))
 
 settings.register_profile("sordino", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
@@ -60,7 +65,6 @@ HALVED = frozenset(
     [
         "test_an_example_has_the_same_gradient_whatever_the_size_of_its_batch",
         "test_an_outlier_moves_one_sum_by_the_clip_and_later_sums_not_at_all",
-        "test_honest_sites_are_not_flagged",
         "test_killed_anywhere_it_comes_to_the_same_end",
         "test_a_live_run_ends_with_one_model_everywhere",
         "test_a_run_folder_tells_no_guess_of_a_row",
@@ -71,7 +75,6 @@ HALVED = frozenset(
         "test_any_number_of_workers_gives_the_same_bytes",
         "test_equals_a_loop_over_examples",
         "test_every_byte_that_is_counted_was_sent",
-        "test_no_digit_tells_whether_a_record_is_there",
         "test_no_example_moves_a_sum_further_than_the_clip",
         "test_odd_values_in_rows_and_plans_stop_no_picture",
         "test_odd_values_in_rows_stop_no_picture",
@@ -110,6 +113,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=late)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """What tests fork from imports and compiles once, while all processes collect tests."""
+    import warm
+
+    warm.share()
+
+
 FROZEN = [0]
 """How many modules there were when all objects were last taken out of what is looked through."""
 
@@ -123,11 +134,15 @@ def freeze() -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
-    """What is collected stays, too."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What is collected stays, too. Processes that share the work find what is compiled."""
     gc.collect()
     freeze()
     gc.enable()
+    if hasattr(session.config, "workerinput"):
+        import warm
+
+        warm.ready()
 
 
 @pytest.hookimpl(trylast=True)

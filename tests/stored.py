@@ -150,12 +150,8 @@ def killed(asked: studies.Study, folder: Path) -> None:
 
 @contextmanager
 def at_home(folder: Path) -> Iterator[None]:
-    """Let ``~`` be this folder, but for what is compiled."""
-    compiled = os.environ.get("SORDINO_COMPILED") or str(
-        Path("~/.cache/sordino/compiled").expanduser()
-    )
-    places = {"HOME": str(folder), "SORDINO_COMPILED": compiled}
-    with mock.patch.dict(os.environ, places):
+    """Let ``~`` be this folder."""
+    with mock.patch.dict(os.environ, HOME=str(folder)):
         yield
 
 

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
-from multiprocessing import forkserver, reduction
+from multiprocessing import forkserver, reduction, resource_tracker
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from subprocess import DEVNULL, TimeoutExpired
@@ -40,9 +40,33 @@ IMPORTED = (
 )
 
 
+SHARED = "SORDINO_TEST_FORKS"
+"""The environment variable with the address of one that forks for several processes of tests."""
+
+
+def share() -> None:
+    """Fork for all processes that are started from here on: each would import for itself."""
+    _server()
+    os.environ[SHARED] = vars(forkserver._forkserver)["_forkserver_address"]
+
+
+def ready() -> None:
+    """Wait until all that is needed has been imported, compiled and kept."""
+    process = _server().Process(target=int)
+    process.start()
+    process.join()
+
+
 @cache
 def _server() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
+    if SHARED in os.environ:
+        vars(forkserver._forkserver).update(
+            _forkserver_address=os.environ[SHARED],
+            _forkserver_alive_fd=os.open(os.devnull, os.O_RDONLY),  # it lives as long as its parent
+            ensure_running=resource_tracker.ensure_running,
+        )
+        return context
     context.set_forkserver_preload(list(IMPORTED))
     # Python 3.11 does not tell it where to look for modules
     with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from functools import cache
 
@@ -10,14 +9,12 @@ import numpy as np
 import pytest
 
 from sordino.base.errors import StudyError
-from sordino.base.files import cache_folder
 from sordino.data import scattering
 from sordino.data.dataset import Bytes, Dataset
 from sordino.data.features import featured
 from sordino.data.scattering import BLOCK, LIMIT, RIDGE, Components, Scattering, learned, pictures
 
 SHAPE = (1, 12, 12)
-COMPILED = cache_folder() / "compiled"  # kernels are not compiled anew for a new cache
 FRONT = Scattering(J=1, L=3, components=20)
 D = 4 * 6 * 6
 
@@ -25,7 +22,6 @@ D = 4 * 6 * 6
 @pytest.fixture(autouse=True, scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SORDINO_COMPILED", os.environ.get("SORDINO_COMPILED", str(COMPILED)))
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setattr(scattering, "PICTURES", 400)
         scattering._components.cache_clear()

@@ -8,12 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from federations import STUDIES, Federation, read_incidents
+from federations import STUDIES, read_incidents
 from sordino.base.message import Embedding, packed
 from sordino.mechanisms.gaussian import CountedGaussian, Gaussian, Tailed
 from sordino.mechanisms.haar.basis import Basis
 from sordino.mechanisms.haar.gaussian import HaarGaussian
 from sordino.mechanisms.knorm import KNorm
+from sordino.network.server_session import ServerSession
 from sordino.network.site_session import SiteSession
 from sordino.training.optimizer import AdaGrad, Adam, Sgd
 from sordino.training.plausible import drawn, length, sums
@@ -38,37 +39,6 @@ def longer(said: Any, times: float) -> Any:
     return msgspec.structs.replace(said, **{name: getattr(said, name) * np.float32(times)})
 
 
-def played(found: Federation) -> Any:
-    """The server's kernel after a run."""
-    found.start()
-    found.wait()
-    return found.kernels[-1]
-
-
-@pytest.mark.parametrize("name", SEEN)
-def test_honest_sites_are_not_flagged(name: str, federate: Makes) -> None:
-    found = federate(name, CHANGES.get(name, []))
-    weighed: list[Any] = []
-    from sordino.network.server_session import ServerSession
-
-    real = ServerSession.weighed
-
-    def weighs(own: ServerSession, site: int, number: int, length: Any) -> None:
-        weighed.append(length)
-        real(own, site, number, length)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ServerSession, "weighed", weighs)
-        kernel = played(found)
-    assert [each.flagged for each in kernel.session.sites] == [0, 0, 0]
-    assert [each for each in read_incidents(found.server) if each.what == "norm"] == []
-    lengths = [each for each in weighed if each is not None]
-    assert lengths
-    assert all(each.plausible for each in lengths)
-    # the bound is of some use: an answer that is ten times as long lies beyond it
-    assert np.median([each.found / each.most for each in lengths]) > 0.1
-
-
 @pytest.mark.parametrize("name", SEEN)
 def test_a_site_that_multiplies_its_answers_is_flagged_and_the_run_goes_on(
     name: str, federate: Makes, monkeypatch: pytest.MonkeyPatch
@@ -82,9 +52,19 @@ def test_a_site_that_multiplies_its_answers_is_flagged_and_the_run_goes_on(
         liar = own._site.index == 1 and type(said).__name__ != "Passive"
         return longer(said, times) if liar else said
 
+    weighs, lengths = ServerSession.weighed, list[Any]()
+
+    def weighed(own: ServerSession, site: int, number: int, length: Any) -> None:
+        if site != 1 and length is not None:
+            lengths.append(length)
+        weighs(own, site, number, length)
+
     monkeypatch.setattr(SiteSession, "_answered", answered)
+    monkeypatch.setattr(ServerSession, "weighed", weighed)
     found = federate(name, CHANGES.get(name, []))
-    kernel = played(found)
+    found.start()
+    found.wait()
+    kernel = found.kernels[-1]
     assert set(found.done) == {"server", *found.names}
     flags = [each.flagged for each in kernel.session.sites]
     assert flags[1] > 0
@@ -93,6 +73,9 @@ def test_a_site_that_multiplies_its_answers_is_flagged_and_the_run_goes_on(
     assert {each.site for each in lines} == {found.names[1]}
     assert all("task " in each.detail and "length" in each.detail for each in lines)
     assert not kernel.session.sites[1].out
+    # those of the honest sites are plausible, and the bound is of some use
+    assert all(each.plausible for each in lengths)
+    assert np.median([each.found / each.most for each in lengths]) > 0.1
 
 
 @pytest.mark.parametrize(
