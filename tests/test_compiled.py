@@ -5,9 +5,8 @@ written it, and compiled in memory wherever it cannot be kept.
 from __future__ import annotations
 
 import ast
-import contextlib
 import fcntl
-import io
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -22,9 +21,11 @@ from numba.core import config as settings
 from numba.core.event import install_recorder
 
 import sordino as package
+import warm
 from command import sordino
 from sordino.base.compiled import FOLDER, compiled, watched
 from sordino.base.errors import StudyError
+from sordino.mechanisms import draws
 from sordino.regimes.synchronous.study import TEMPLATE
 
 FACTOR = 3.0
@@ -86,22 +87,22 @@ def test_code_is_kept_in_a_folder_of_the_users_alone(kept: Path) -> None:
     assert version(kept).stat().st_mode & 0o777 == 0o700
 
 
-def test_kept_code_computes_the_same_bits() -> None:
-    program = (
-        "import numpy as np\n"
-        "from sordino.mechanisms.draws import add_row\n"
-        "row, out = np.linspace(0, 1, 8, dtype=np.float32), np.linspace(1, 2, 8)\n"
-        "add_row(out, 0.1, row)\n"
-        "print(out.tobytes().hex())\n"
-    )
-    here = io.StringIO()
-    with contextlib.redirect_stdout(here):
-        exec(program, {})  # by now the code is kept
-    for env in ({**os.environ, FOLDER: ""}, dict(os.environ)):
-        done = subprocess.run(
-            [sys.executable, "-c", program], check=True, capture_output=True, text=True, env=env
-        )
-        assert done.stdout == here.getvalue()
+def test_kept_code_computes_the_same_bits(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, bits = [], set()
+    for folder in (str(kept), str(kept), ""):
+        monkeypatch.setenv(FOLDER, folder)
+        found = importlib.util.spec_from_file_location(draws.__name__, draws.__file__)
+        assert found is not None
+        assert found.loader is not None
+        module = importlib.util.module_from_spec(found)
+        found.loader.exec_module(module)  # as in a process that begins anew
+        row, out = np.linspace(0, 1, 8, dtype=np.float32), np.linspace(1, 2, 8)
+        with install_recorder("numba:compile") as seen:
+            module.add_row(out, 0.1, row)
+        made.append(bool(seen.buffer))
+        bits.add(out.tobytes())
+    assert made == [True, False, True]
+    assert len(bits) == 1
 
 
 def test_settings_of_the_environment_have_code_of_their_own(
@@ -234,7 +235,7 @@ def test_on_a_full_disk_code_is_compiled_in_memory(kept: Path, full: str) -> Non
         "assert shared.total(np.arange(5)) == 10\n"
     )
     command = [sys.executable, "-c", program, str(kept.parent), full]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = warm.run(command, timeout=120)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert {path.suffix for path in files(kept)} <= {"", ".nbi", ".nbc"}  # no half-written part
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+import warm
 from command import sordino
 from sordino import cli
 from sordino.cli import say
@@ -169,11 +170,12 @@ def test_what_nobody_expected_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch)
 def test_a_request_to_end_is_an_interruption(tmp_path: Path) -> None:
     """By SIGTERM, which the first process of a container ignores if nobody handles it."""
     (tmp_path / "study.toml").write_text(SYNCHRONOUS)
-    words = [sys.executable, "-m", "sordino", "run", "study.toml"]
-    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
-        assert running.stderr is not None
-        running.stderr.readline()
-        running.send_signal(signal.SIGTERM)
-        said = running.stderr.read()
-    assert running.returncode == 130
-    assert "interrupted" in said
+    words, said = [sys.executable, "-m", "sordino", "run", "study.toml"], tmp_path / "said"
+    with said.open("wb") as file:
+        running = warm.Popen(words, cwd=tmp_path, stderr=file)
+    while not said.read_text():
+        assert running.poll() is None
+        time.sleep(0.01)
+    running.terminate()
+    assert running.wait(60) == 130
+    assert "interrupted" in said.read_text()

@@ -18,6 +18,7 @@ from unittest import mock
 
 import pytest
 
+import warm
 from cases import ARRIVAL, CLIENT, METHODS, MORE, ORDERED, SAMPLE, study_of
 from sordino.base.errors import StudyError, WorkerGone
 from sordino.clients.workers import INTERRUPT, Load, Workers, workers
@@ -239,13 +240,15 @@ def test_an_interruption_that_comes_when_the_run_has_ended_is_none(
 
 def test_workers_end_with_the_run_that_is_killed(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(STUDY)
-    run = started(tmp_path, "study.toml", "--out", "run", "--workers", "2")
+    words = [sys.executable, "-m", "sordino", "run", "study.toml", "--out", "run", "--workers", "2"]
+    with (tmp_path / "said").open("wb") as file:
+        run = warm.Popen(words, cwd=tmp_path, stderr=file)
     while not rows(tmp_path / "run"):
-        assert run.poll() is None, run.communicate()[1]
+        assert run.poll() is None, (tmp_path / "said").read_text()
         time.sleep(0.05)
     (worker,) = children(run.pid)
     run.kill()
-    run.communicate()
+    run.wait()
     until = time.monotonic() + GONE
     while alive(worker):
         assert time.monotonic() < until
