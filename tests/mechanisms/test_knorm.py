@@ -1,5 +1,6 @@
 """The K-norm mechanism: what it books is what it does, and what the papers' noise does instead."""
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -27,15 +28,20 @@ from sordino.privacy import Ledger, NonPrivate, PoissonSampled, Pure, accountant
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 
+DRAWS = 2000
+"""Of one dimension, where scales are hardest to tell apart (0.148 between the distributions), 1500
+are enough to see two thirds of the scale with all but a millionth of the chance.
+"""
 
-@pytest.mark.parametrize("dimension", [1, 2, 3, 40, 2000])
+
+@pytest.mark.parametrize("dimension", [1, 2, 40, 2000])
 def test_it_keeps_its_contract(dimension: int) -> None:
     mechanism = KNorm(clip=0.7, noise_multiplier=1.3, dimension=dimension)
     check_pure_noise(
         lambda rng: mechanism.release_counted(torch.zeros(dimension), 0.0, rng)[0],
         mechanism.event().epsilon,
         mechanism.clip,
-        draws=3000,
+        DRAWS,
     )
 
 
@@ -48,6 +54,7 @@ def test_the_contract_sees_another_scale(dimension: int, factor: float) -> None:
             lambda rng: factor * mechanism.release_counted(torch.zeros(dimension), 0.0, rng)[0],
             mechanism.event().epsilon,
             mechanism.clip,
+            DRAWS,
         )
 
 
@@ -58,6 +65,7 @@ def test_the_contract_sees_noise_of_the_papers_length_and_of_a_crooked_direction
             lambda rng: literal.release_counted(torch.zeros(3), 0.0, rng)[0],
             math.sqrt(2.0 / 3.0),
             1.0,
+            DRAWS,
         )
     right = KNorm(clip=1.0, noise_multiplier=2.0, dimension=3)
 
@@ -67,7 +75,7 @@ def test_the_contract_sees_noise_of_the_papers_length_and_of_a_crooked_direction
         return torch.from_numpy(way / np.linalg.norm(way) * right.length(rng))
 
     with pytest.raises(ContractBroken, match="not the density"):
-        check_pure_noise(cube, right.event().epsilon, 1.0, draws=20_000)
+        check_pure_noise(cube, right.event().epsilon, 1.0, draws=8000)  # 7400 for a millionth
 
 
 @pytest.mark.parametrize("dimension", [1, 7, 650])
@@ -132,32 +140,23 @@ def test_on_samples_the_loss_stays_within_epsilon(dimension: int) -> None:
         assert float(loss.max()) == pytest.approx(epsilon)  # tight
 
 
-@pytest.mark.parametrize(("factor", "holds"), [(1.0, True), (2 / 3, False)])
-def test_no_answer_is_likelier_by_more_than_epsilon_in_counts(factor: float, holds: bool) -> None:
+def test_no_answer_is_likelier_by_more_than_epsilon_in_counts() -> None:
     """Counts of answers beside either sum, in one dimension, where a scale of two thirds shows: 6.1
     standard errors.
     """
     mechanism, n = KNorm(clip=1.0, noise_multiplier=2.0, dimension=1), 10_000
     epsilon, rng = mechanism.event().epsilon, Seeded(4).at("counts")
-    draws = (
-        torch.cat(
-            [
-                mechanism.release_counted(torch.zeros(1, dtype=torch.float64), 0.0, rng)[0]
-                for _ in range(2 * n)
-            ]
-        )
-        * factor
-    )
-    here, there = draws[:n].numpy(), draws[n:].numpy() + mechanism.clip
-    kept = []
-    for low, high in ((-math.inf, -1.0), (-1.0, 0.0), (0.0, 1.0), (1.0, 2.0), (2.0, math.inf)):
-        a, b = (int(((x > low) & (x <= high)).sum()) for x in (here, there))
-        for more, less in ((a, b), (b, a)):
-            kept.append(
-                more
-                <= math.exp(epsilon) * less + 6.1 * math.sqrt(more + math.exp(2 * epsilon) * less)
-            )
-    assert all(kept) == holds
+    zero = torch.zeros(1, dtype=torch.float64)
+    draws = torch.cat([mechanism.release_counted(zero, 0.0, rng)[0] for _ in range(2 * n)]).numpy()
+    for factor, holds in ((1.0, True), (2 / 3, False)):
+        here, there = factor * draws[:n], factor * draws[n:] + mechanism.clip
+        kept = []
+        for low, high in itertools.pairwise((-math.inf, -1.0, 0.0, 1.0, 2.0, math.inf)):
+            a, b = (int(((x > low) & (x <= high)).sum()) for x in (here, there))
+            for more, less in ((a, b), (b, a)):
+                error = math.sqrt(more + math.exp(2 * epsilon) * less)
+                kept.append(more <= math.exp(epsilon) * less + 6.1 * error)
+        assert all(kept) == holds
 
 
 def test_the_papers_noise_gives_its_data_away() -> None:

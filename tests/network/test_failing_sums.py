@@ -98,7 +98,14 @@ def served(found: Federation) -> list[SynchronousRound]:
     return [row for row in found.rows["server"] if isinstance(row, SynchronousRound)]
 
 
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize(
+    "lie",
+    [
+        "shares that do not open",
+        "keys that are not signed",
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in list(LIES)[1:3]),
+    ],
+)
 def test_a_site_whose_shares_fail_is_left_out_and_the_others_go_on(
     lie: str, federate: Makes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

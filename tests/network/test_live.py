@@ -67,7 +67,7 @@ def test_a_live_run_ends_with_one_model_everywhere(name: str, federate: Makes) -
     assert "the clients send" in str(reading.load(found.server).about.guarantee) or name in WHOLE
 
 
-@pytest.mark.parametrize("name", ["synchronous", "client", "client-in-turn"])
+@pytest.mark.parametrize("name", ["synchronous", "client"])
 def test_a_server_whose_sites_have_the_rows_holds_no_digest_of_them(
     name: str, federate: Makes
 ) -> None:

@@ -65,13 +65,13 @@ def older(found: Federation, copy: Path, *, whole: bool, more: int = MORE) -> li
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        *((name, "the folder") for name in ("asynchronous", "client", "shared")),
+        *((name, "the folder") for name in ("asynchronous", "shared")),
         *(
             pytest.param(name, "the folder", marks=pytest.mark.nightly)
-            for name in ("synchronous", "client-in-turn", "shared-client", "events")
+            for name in ("synchronous", "client", "client-in-turn", "shared-client", "events")
         ),
         ("client-in-turn", ""),
-        ("shared-client", ""),
+        pytest.param("shared-client", "", marks=pytest.mark.nightly),
         ("events", ""),
     ],
 )

@@ -363,10 +363,11 @@ def _summing(agreed: Agreed) -> Any:
 @pytest.mark.parametrize(
     ("name", "kills"),
     [
-        ("shared-client", 0),
         ("shared", 5),
-        pytest.param("shared", 0, marks=pytest.mark.nightly),
-        pytest.param("shared-client", 5, marks=pytest.mark.nightly),
+        *(
+            pytest.param(*each, marks=pytest.mark.nightly)
+            for each in (("shared", 0), ("shared-client", 0), ("shared-client", 5))
+        ),
     ],
 )
 def test_a_script_with_drop_outs_ends_with_the_model_of_the_simulation(

@@ -183,10 +183,9 @@ def test_there_are_forty_structures_on_every_path_and_the_search_reaches_the_cli
     """A search that never comes near the bound could not see it broken."""
     assert len(STRUCTURES) >= 40
     paths = set()
-    for name, (_, shape, *_) in STRUCTURES.items():
+    for name in ("logistic", "mlp", "subclass", "sorted by length"):
         batch = Batch.of(name, "random", "random", 2, 0)
-        if not name.startswith("tokens"):
-            paths.add(path_of(batch.flat, shape, batch.loss).name)
+        paths.add(path_of(batch.flat, STRUCTURES[name][1], batch.loss).name)
     assert len(paths) == 4
     assert worst("logistic", "random", "random", 1)[0] > 0.99
 
@@ -215,7 +214,9 @@ def test_gradients_of_positions_that_take_each_other_away(width: int, clip: floa
             )
 
 
-@pytest.mark.parametrize("clip", [1e-3, 1e-4, 1e-6, 1e-12])
+@pytest.mark.parametrize(
+    "clip", [1e-3, *(pytest.param(c, marks=pytest.mark.nightly) for c in (1e-4, 1e-6)), 1e-12]
+)
 @pytest.mark.parametrize(
     "name",
     [
@@ -242,7 +243,7 @@ def test_squares_that_vanish_are_not_forgotten(name: str, clip: float) -> None:
             assert float((whole - small.without(j).sum(kernel, FlatBound(clip))).norm()) <= clip
 
 
-@pytest.mark.parametrize("clip", [1e-3, 1e-4, 1e-6])
+@pytest.mark.parametrize("clip", [1e-3, pytest.param(1e-4, marks=pytest.mark.nightly), 1e-6])
 def test_what_vanishes_in_one_layer_and_comes_back_in_the_next(clip: float) -> None:
     """Inputs whose squares vanish, times slopes that are huge."""
     layers = [
