@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from sordino.base import residues
 from sordino.base.errors import RemoteProtocolError
-from sordino.mechanisms.secure import client, server
+from sordino.mechanisms.secure import secrets
 from sordino.mechanisms.secure.messages import (
     Delivered,
     FromClient,
@@ -52,8 +52,7 @@ class Recorded:
             self.calls.append((list(plus), list(minus)))
             return real(values, bits, plus=self.calls[-1][0], minus=self.calls[-1][1])
 
-        for module in (client, server):
-            monkeypatch.setattr(module, "masked", recorded)
+        monkeypatch.setattr(secrets, "masked", recorded)
 
 
 def _view(

@@ -19,6 +19,7 @@ from sordino.base import residues
 from sordino.base.errors import LocalProtocolError, RemoteProtocolError
 from sordino.base.frozen import Frozen
 from sordino.base.residues import Residues
+from sordino.mechanisms.secure import secrets
 from sordino.mechanisms.secure.messages import (
     Delivered,
     Included,
@@ -35,20 +36,6 @@ from sordino.mechanisms.secure.messages import (
     signed_keys,
     signed_set,
     transcript,
-)
-from sordino.mechanisms.secure.secrets import (
-    Secrets,
-    commitment,
-    deal,
-    masked,
-    opened,
-    own_key,
-    pair_key,
-    public,
-    refuse_weak,
-    sealed,
-    sealing_key,
-    secrets,
 )
 
 Sign = Callable[[bytes], bytes]
@@ -91,13 +78,13 @@ def begin(setting: Setting, client: int, seed: bytes, sign: Sign) -> Record:
     Args:
         seed: 32 bytes that are used for no other sum.
     """
-    found = secrets(setting, client, seed)
+    found = secrets.secrets(setting, client, seed)
     own = Keys(
         client=client,
         round=setting.round,
-        encrypt=public(found.encrypt),
-        mask=public(found.mask),
-        commitment=commitment(setting, client, found.own),
+        encrypt=secrets.public(found.encrypt),
+        mask=secrets.public(found.mask),
+        commitment=secrets.commitment(setting, client, found.own),
         signature=b"",
     )
     signed = msgspec.structs.replace(own, signature=sign(signed_keys(setting, own)))
@@ -117,13 +104,13 @@ def share(setting: Setting, record: Record, told: KeyList, verify: Verify) -> tu
     if not record.listed:
         _refuse_keys(setting, record.own, told.keys, verify)
     own, agreed = record.own, transcript(setting, told.keys)
-    mine = secrets(setting, own.client, record.seed)
+    mine = secrets.secrets(setting, own.client, record.seed)
     of_own, of_mask = _dealt(setting, mine, [each.client for each in told.keys])
     packets = []
     for each in told.keys:
         if each.client != own.client:
-            key = sealing_key(setting, mine.encrypt, each, own, each, agreed)
-            packets.append(sealed(key, of_own[each.client], of_mask[each.client]))
+            key = secrets.sealing_key(setting, mine.encrypt, each, own, each, agreed)
+            packets.append(secrets.sealed(key, of_own[each.client], of_mask[each.client]))
     prints = tuple(
         fingerprint(of_own[each.client]) + fingerprint(of_mask[each.client]) for each in told.keys
     )
@@ -144,13 +131,13 @@ def open_shares(setting: Setting, record: Record, told: Delivered) -> tuple[Reco
     known = {each.client: each for each in record.listed}
     _refuse_senders(setting, record, told, known)
     own, agreed = record.own, transcript(setting, record.listed)
-    mine = secrets(setting, own.client, record.seed)
+    mine = secrets.secrets(setting, own.client, record.seed)
     found, failed = [], {}
     for sender, packet in zip(told.senders, told.sealed, strict=True):
         other = known[sender]
         try:
-            key = sealing_key(setting, mine.encrypt, other, other, own, agreed)
-            found.append((sender, *opened(key, packet)))
+            key = secrets.sealing_key(setting, mine.encrypt, other, other, own, agreed)
+            found.append((sender, *secrets.opened(key, packet)))
         except RemoteProtocolError as error:
             failed[sender] = str(error)
     kept = msgspec.structs.replace(
@@ -185,12 +172,12 @@ def mask(setting: Setting, record: Record, values: Residues) -> tuple[Record, Ma
     """
     refuse_unopened(setting, record)
     own, known = record.own, {each.client: each for each in record.listed}
-    mine = secrets(setting, own.client, record.seed)
-    pairs = {each: pair_key(setting, mine.mask, own, known[each]) for each in record.senders}
-    hidden = masked(
+    mine = secrets.secrets(setting, own.client, record.seed)
+    pairs = {i: secrets.pair_key(setting, mine.mask, own, known[i]) for i in record.senders}
+    hidden = secrets.masked(
         residues.reduced(values, setting.bits),
         setting.bits,
-        plus=[own_key(setting, own.client, mine.own)]
+        plus=[secrets.own_key(setting, own.client, mine.own)]
         + [key for other, key in pairs.items() if other > own.client],
         minus=[key for other, key in pairs.items() if other < own.client],
     )
@@ -255,7 +242,7 @@ def reveal(setting: Setting, record: Record, told: Signatures, verify: Verify) -
             f"{len(told.signers)} have signed, and {setting.threshold} must", "signatures"
         )
     own = record.own.client
-    mine = secrets(setting, own, record.seed)
+    mine = secrets.secrets(setting, own, record.seed)
     of_own, of_mask = _dealt(setting, mine, [own])
     held = {own: (of_own[own], of_mask[own]), **{i: (b, s) for i, b, s in record.shares}}
     return Revealed(
@@ -271,14 +258,14 @@ def reveal(setting: Setting, record: Record, told: Signatures, verify: Verify) -
 
 
 def _dealt(
-    setting: Setting, mine: Secrets, clients: Sequence[int]
+    setting: Setting, mine: secrets.Secrets, clients: Sequence[int]
 ) -> tuple[dict[int, bytes], dict[int, bytes]]:
     """This client's shares for these: of the own mask's seed, and of the private key."""
     of_mask, of_own = mine.draws
     t = setting.threshold
     return (
-        deal(mine.own, t, clients, of_own),
-        deal(mine.mask.private_bytes_raw(), t, clients, of_mask),
+        secrets.deal(mine.own, t, clients, of_own),
+        secrets.deal(mine.mask.private_bytes_raw(), t, clients, of_mask),
     )
 
 
@@ -305,7 +292,7 @@ def check_keys(setting: Setting, keys: Keys, verify: Verify) -> None:
     """
     if keys.round != setting.round or not 0 <= keys.client < setting.clients:
         raise RemoteProtocolError(f"keys of round {keys.round}", "another round")
-    refuse_weak(keys)
+    secrets.refuse_weak(keys)
     if not verify(keys.client, signed_keys(setting, keys), keys.signature):
         raise RemoteProtocolError("keys that its certificate has not signed", "signature")
 

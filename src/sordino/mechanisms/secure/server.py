@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sordino.base import residues
 from sordino.base.errors import LocalProtocolError, RemoteProtocolError
 from sordino.base.residues import Residues
+from sordino.mechanisms.secure import secrets
 from sordino.mechanisms.secure.client import Verify, check_keys
 from sordino.mechanisms.secure.messages import (
     DIGEST,
@@ -36,15 +37,6 @@ from sordino.mechanisms.secure.messages import (
     fingerprint,
     signed_set,
     transcript,
-)
-from sordino.mechanisms.secure.secrets import (
-    SEALED,
-    commitment,
-    masked,
-    own_key,
-    pair_key,
-    public,
-    recover,
 )
 
 # Theory of operation
@@ -269,7 +261,7 @@ class Sum:
             raise RemoteProtocolError(
                 f"shares for {len(message.sealed)} others; there are {count - 1}", "shares"
             )
-        if any(len(each) != SEALED for each in message.sealed) or any(
+        if any(len(each) != secrets.SEALED for each in message.sealed) or any(
             len(each) != 2 * DIGEST for each in message.prints
         ):
             raise RemoteProtocolError("shares of another length", "shares")
@@ -349,18 +341,18 @@ class Sum:
         added: list[bytes] = []
         try:
             for each in self.members:
-                taken.append(own_key(setting, each, self._secret(each)))
+                taken.append(secrets.own_key(setting, each, self._secret(each)))
             for each in out:
                 private = X25519PrivateKey.from_private_bytes(self._secret(each))
                 for other in self.members:
-                    key = pair_key(setting, private, self.keys[each], self.keys[other])
+                    key = secrets.pair_key(setting, private, self.keys[each], self.keys[other])
                     (taken if each > other else added).append(key)
         except _Unusable as error:
             why = f"client {error.dealer}: {error}"
             if not error.proven:
                 return Void(why, self.faults, self.blamed())
             return Void(why, (*self.faults, (error.dealer, str(error))), (error.dealer,))
-        values = masked(self.total, setting.bits, plus=added, minus=taken)
+        values = secrets.masked(self.total, setting.bits, plus=added, minus=taken)
         return Opened(self.members, values, self.faults)
 
     def _secret(self, dealer: int) -> bytes:
@@ -373,16 +365,16 @@ class Sum:
             if dealer in shares and self._dealt(dealer, holder, shares[dealer]):
                 found[holder] = shares[dealer]
         try:
-            secret = recover(found, self.setting.threshold, 32)
+            secret = secrets.recover(found, self.setting.threshold, 32)
         except RemoteProtocolError as error:
             why = f"its secret cannot be recovered ({error})"
             enough = len(found) >= self.setting.threshold
             raise _Unusable(dealer, why, proven=enough) from error
         keys = self.keys[dealer]
         fits = (
-            commitment(self.setting, dealer, secret) == keys.commitment
+            secrets.commitment(self.setting, dealer, secret) == keys.commitment
             if inside
-            else public(X25519PrivateKey.from_private_bytes(secret)) == keys.mask
+            else secrets.public(X25519PrivateKey.from_private_bytes(secret)) == keys.mask
         )
         if not fits:
             raise _Unusable(dealer, "it has dealt shares of something else")
