@@ -192,11 +192,11 @@ class Checked(DerivedStream):
                 or values.dtype != kind
                 or len(values) > count
             ):
-                raise self.wrong(
-                    f"{what} of a Piece that read",
-                    _described(values),
-                    f"{np.dtype(kind).name} of shape {shape}, at most {count} examples",
-                )
+                told = type(values).__name__
+                if isinstance(values, np.ndarray):
+                    told = f"{values.dtype.name} of shape {values.shape}"
+                wanted = f"{np.dtype(kind).name} of shape {shape}, at most {count} examples"
+                raise self.wrong(f"{what} of a Piece that read", told, wanted)
         if not np.isfinite(given.x).all():
             raise self.wrong("x of a Piece that read", "NaN or infinity", "finite numbers")
         if len(given.y) and not (given.y.min() >= 0 and given.y.max() < len(self.classes)):
@@ -313,9 +313,3 @@ def _same_entities(given: Indices | None, below: Indices | None) -> bool:
     if given is None or below is None:
         return given is below
     return np.array_equal(given, below)
-
-
-def _described(values: object) -> str:
-    if isinstance(values, np.ndarray):
-        return f"{values.dtype.name} of shape {values.shape}"
-    return type(values).__name__

@@ -456,19 +456,16 @@ class Normalisation(Opaque):
             if slot is not None:
                 put(slot.flat(out), grads.sum(0), fresh)
 
-    def _normalised(self) -> Tensor:
-        """Return z, without the affine part."""
-        layer, x = self._kind, self._x
-        if isinstance(layer, nn.LayerNorm):
-            return F.layer_norm(x, layer.normalized_shape, None, None, layer.eps)
-        moved = x.movedim(-1, 1)
-        return F.group_norm(moved, layer.num_groups, None, None, layer.eps).movedim(1, -1)
-
     def _sums(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradients of weight and bias, (n, size) each."""
-        kind = self._kind
-        axes = len(kind.normalized_shape) if isinstance(kind, nn.LayerNorm) else 1
-        product, over = g * self._normalised(), tuple(range(1, g.ndim - axes))
+        kind, x, axes = self._kind, self._x, 1
+        if isinstance(kind, nn.LayerNorm):
+            axes = len(kind.normalized_shape)
+            z = F.layer_norm(x, kind.normalized_shape, None, None, kind.eps)
+        else:
+            moved = F.group_norm(x.movedim(-1, 1), kind.num_groups, None, None, kind.eps)
+            z = moved.movedim(1, -1)
+        product, over = g * z, tuple(range(1, g.ndim - axes))
         if over:
             product, g = product.sum(over), g.sum(over)
         return product.flatten(1), g.flatten(1)
