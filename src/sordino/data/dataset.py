@@ -129,10 +129,8 @@ class Dataset:
                 f"shape {self.x.shape}"
             )
         kind = np.int64 if self.span is None else np.float32
-        for what, values, wanted in (
-            ("labels", self.y, kind),
-            ("client numbers", self.client, np.int64),
-        ):
+        named = ("labels", self.y, kind), ("client numbers", self.client, np.int64)
+        for what, values, wanted in named:
             if values is None:
                 continue
             if values.dtype != wanted:

@@ -272,11 +272,8 @@ class Evidence:
         entry = self.grid.entry
         for each in entry.published:
             shown = entry.shown[each.shown]
-            place = (each.panel, each.series, each.x)
-            if place == (panel, series, point) and (shown.measure, shown.minus) == (
-                self.measure,
-                minus,
-            ):
+            told = each.panel, each.series, each.x, shown.measure, shown.minus
+            if told == (panel, series, point, self.measure, minus):
                 return each.value / 100 if self.measure.percent else each.value
         return None
 
