@@ -35,17 +35,17 @@ ROOMS: dict[str, tuple[str, str]] = {
     ),
     "prices": (
         "privacy/{accounting,grid,loss,parts,pure,renyi}",
-        "privacy/test_{accounting,group,loss,loss_grid,pure,selection,special}.py",
+        "privacy/test_{accounting,group,loss,loss_grid,pure,rows,selection,special}.py",
     ),
     "choices": (
-        "privacy/{budget,event,rounding,trials}",
+        "privacy/{budget,event,rounding}",
         "privacy/test_{budget,event,rounding,selection,accounting}.py",
     ),
     "records": ("privacy/records/*", "privacy/test_{people,group}.py test_promises.py"),
     "mechanisms": (
         "mechanisms/{contract,draws,gaussian,grid,kinds,knorm,response,shared}",
-        "mechanisms/test_{gaussian,grid,knorm,modulus,own_mechanism,response,shared,single,"
-        "siphash}.py",
+        "mechanisms/test_{gaussian,grid,haar_levels,knorm,modulus,own_mechanism,response,shared,"
+        "single,siphash}.py",
     ),
     "haar": ("mechanisms/haar/*", "mechanisms/test_haar*.py"),
     "sums": ("mechanisms/secure/*", "mechanisms/secure/test_*.py"),
@@ -56,7 +56,7 @@ ROOMS: dict[str, tuple[str, str]] = {
     ),
     "gradients": (
         "training/perexample/*",
-        "training/test_{perexample,sensitivity,bounds,squares,own_modules,linear,outside}.py",
+        "training/test_{perexample,sensitivity,bounds,squares,own_modules,linear,local,outside}.py",
     ),
 }
 OTHER = {
