@@ -306,7 +306,7 @@ def renew(authority: Path, name: str, out: Path, now: dt.datetime, host: str = "
 
     Raises:
         StudyError: if nobody of the authority has the name; where a new certificate must be for a
-            key that was revoked; or if ``out`` is somebody else's kit.
+            key that was revoked, or that is not in ``out``; or if ``out`` is somebody else's kit.
     """
     agreement, by = _authority(authority, name)
     folder = authority
@@ -316,15 +316,24 @@ def renew(authority: Path, name: str, out: Path, now: dt.datetime, host: str = "
             raise StudyError(f"{out}: this is the kit of {whose}, whose key would be lost")
     if there(out, AGREEMENT):  # of one of several studies
         agreement, folder = read_agreement(out / AGREEMENT), out
-    key, serials = _known_key(folder, agreement, name, out), _serials(authority)
+    serials, key = _serials(authority), None
     revoked = certificates.read_revoked(authority, by.certificate)
-    # its other certificates may have been for other keys, which were revoked before
-    if key is not None and key.certificate.serial_number in revoked:
-        raise StudyError(
-            f"a certificate of {name} was revoked, and a new one would be for the same key, which "
-            f"all kits have ({KEYS}). Somebody else may have it: provision the study again with "
-            "--authority, which makes a new key"
-        )
+    if name in agreement.names and there(folder, KEYS):  # it must be for the key that all kits have
+        key = certificates.read_pair(out, _file(name))
+        known = certificates.read_keys(folder, KEYS)[agreement.names.index(name)]
+        if key.key.public_key() != known:
+            raise StudyError(
+                f"{out}: its key is not the one of {name} that all kits have ({KEYS}), against "
+                "which sites hold what others sign. Give the kit that has it, or provision a new "
+                "federation"
+            )
+        # its other certificates may have been for other keys, which were revoked before
+        if key.certificate.serial_number in revoked:
+            raise StudyError(
+                f"a certificate of {name} was revoked, and a new one would be for the same key, "
+                f"which all kits have ({KEYS}). Somebody else may have it: provision the study "
+                "again with --authority, which makes a new key"
+            )
     made = _issued(by, agreement, name, now, key, host=host)
     with said_clearly(out):
         _put(out, _named(_file(name), made))
@@ -387,25 +396,6 @@ def _issued(
     # the agreed host as well: by that its server is told from those of other studies
     hosts = dict.fromkeys((agreement.host, host or agreement.host))
     return certificates.certify(by, name, kind, now, hosts=tuple(hosts), key=key)
-
-
-def _known_key(authority: Path, agreement: Agreement, name: str, out: Path) -> Pair | None:
-    """The key that a new certificate of a site must be for, because it stands in everybody's kit;
-    None where a new one will do.
-
-    Raises:
-        StudyError: if it is not in the kit ``out``.
-    """
-    if name not in agreement.names or not there(authority, KEYS):
-        return None
-    known = certificates.read_keys(authority, KEYS)[agreement.names.index(name)]
-    found = certificates.read_pair(out, _file(name))
-    if found.key.public_key() != known:
-        raise StudyError(
-            f"{out}: its key is not the one of {name} that all kits have ({KEYS}), against which "
-            "sites hold what others sign. Give the kit that has it, or provision a new federation"
-        )
-    return found
 
 
 def _file(name: str) -> str:

@@ -412,16 +412,12 @@ class ServerSession:
                 return due
             if until is not None and now >= until:
                 return None
-            event = self._mailbox.get(self._pause(now, until))
+            ends = [each.since + self._patience for each in self.sites if each.leaving]
+            ends += [each.paused for each in self.sites if each.returning]
+            ends += [] if until is None else [until]
+            event = self._mailbox.get(min(ends) - now if ends else None)
             if event is not None and (heard := self._heard(event)) is not None:
                 return heard
-
-    def _pause(self, now: float, until: float | None) -> float | None:
-        ends = [standing.since + self._patience for standing in self.sites if standing.leaving]
-        ends += [standing.paused for standing in self.sites if standing.returning]
-        if until is not None:
-            ends.append(until)
-        return min(ends) - now if ends else None
 
     def _due(self, now: float) -> Heard | None:
         """Return that a site is gone by now, or back after it was left out for a while."""
