@@ -30,17 +30,9 @@ from sordino.clients.pricing import Trial, affordable, priced, remedy, test_set_
 from sordino.clients.regime import HorizontalRegime
 from sordino.clients.simulation import Rules, Shared, Simulation, round_trips
 from sordino.clients.study import H, HorizontalStudy, SampledMethod, SampledPromise, for_dimension
-from sordino.core import regimes
+from sordino.core import prepared, regimes
 from sordino.core.effect import Request
-from sordino.core.prepared import (
-    UNIT,
-    Affordable,
-    PaidEvaluation,
-    PreparedRun,
-    budget,
-    named_parameters,
-    open_ledgers,
-)
+from sordino.core.prepared import Affordable, PaidEvaluation, PreparedRun, budget
 from sordino.core.records import Metrics
 from sordino.core.run.environment import charge_key_prefix, device, protective
 from sordino.data.dataset import ByClient, Dataset
@@ -350,7 +342,7 @@ class Assembly(Generic[H]):
             first=simulation.first(first),
             facts=self.facts(),
             model=study.model.name,
-            named=partial(named_parameters, flat),
+            named=partial(prepared.named_parameters, flat),
             paid="round" if study.privacy.unit == "client" else self.paid,
             remedy=remedy(study, self.usual),
             evaluation=tested,
@@ -383,11 +375,11 @@ class Assembly(Generic[H]):
         own = f"client:{self.mine}"
         units = self.fingerprints if self.mine is None else {own: self.fingerprints[own]}
         named = self.names and len(set(self.units)) == len(self.names) and self.mine is None
-        return open_ledgers(
+        return prepared.open_ledgers(
             self.study,
             self.folder,
             self.run,
-            units if self.secret is None else {**units, UNIT: self.secret[1]},
+            units if self.secret is None else {**units, prepared.UNIT: self.secret[1]},
             self.shaping,
             self.data_records,
             labels=dict(zip(self.units, self.names, strict=True)) if named else {},

@@ -17,31 +17,16 @@ from numpy.typing import NDArray
 
 from sordino import data as datasets
 from sordino.base.errors import DataError, StudyError
+from sordino.clients import division
 from sordino.clients.assemble import model
-from sordino.clients.division import (
-    Federation,
-    examples,
-    federation,
-    identified,
-    notice_sizes,
-    records,
-)
+from sordino.clients.division import Federation, federation, records
 from sordino.clients.evaluation import in_units
 from sordino.clients.pricing import affordable, planned_ledgers, unit_like
 from sordino.clients.regime import HorizontalRegime
 from sordino.clients.regime import of as regime_of
 from sordino.clients.study import HorizontalStudy
-from sordino.core.network import (
-    Agreement,
-    DemoFiles,
-    NetworkRegime,
-    Shape,
-    Standing,
-    numbered,
-    refuse_limit,
-    stand_in,
-    with_secret_noise,
-)
+from sordino.core import network
+from sordino.core.network import Agreement, DemoFiles, NetworkRegime, Shape, Standing, stand_in
 from sordino.core.plan import Disk, Plan, balances
 from sordino.core.prepared import Affordable, PreparedRun
 from sordino.core.statements import SiteScope, looked
@@ -121,7 +106,7 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
                 "which it names with `sordino join --ledger`. Leave the key out"
             )
         self._refuse_other_form()
-        study = with_secret_noise(agreement, study)
+        study = network.with_secret_noise(agreement, study)
         have = divided(agreement, study)
         full: HorizontalStudy = self.regime.calibrate(self.regime.sized(study, have), have.sizes)
         if (summing := self.regime.summing(full)) is not None:
@@ -171,7 +156,7 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
 
     def limited(self, index: int, ledger: Path | None, limit: float | None) -> HorizontalStudy:
         study, privacy = self.study, self.study.privacy
-        refuse_limit(study, limit)
+        network.refuse_limit(study, limit)
         changed: dict[str, Any] = {}
         if ledger is not None:
             changed["ledger"] = str(ledger.expanduser().resolve())
@@ -189,7 +174,7 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
         it.
         """
         agreement, study = self.agreement, limited
-        how = replace(self._how, person=study.data.person, identify=identified(study))
+        how = replace(self._how, person=study.data.person, identify=division.identified(study))
         found = datasets.load(agreement.names[index], file=path, test_fraction=None, how=how).train
         wanted, rows = agreement.data, agreement.site[index].examples
         if study.data.classes not in (None, wanted.classes):
@@ -222,7 +207,7 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
                 f"{path}: it has {held} {what}, and this site agreed to have {rows}: sizes "
                 "are public, and the noise follows from them. Agree anew, or choose the agreed rows"
             )
-        notice_sizes(found)
+        division.notice_sizes(found)
         return featured(replace(self._numbered(found, path), client=None), study.data.features)
 
     @property
@@ -246,7 +231,7 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
         if found.span is not None:
             return found
         classes = self.agreement.data.classes
-        return replace(found, y=numbered(found, classes, path), classes=classes)
+        return replace(found, y=network.numbered(found, classes, path), classes=classes)
 
     def test(self, path: Path | None) -> Dataset | None:
         own, shape = self.study, self.agreement.data
@@ -274,7 +259,7 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
         cls.refuse(study)
         # sites read examples as they are, and apply the front end themselves; rules for columns are
         # applied here
-        found = federation(examples(study))
+        found = federation(division.examples(study))
         rules: dict[str, Any] = {"categories": {}, "ranges": {}, "missing": {}, "unknown": None}
         encoded = study.data.model_copy(update={} if study.data.encoding.plain else rules)
         return DemoFiles(

@@ -6,21 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from sordino.clients.records import LISTED, Crowd, Holder, horizontal
-from sordino.core import regimes
+from sordino.core import regimes, statements
 from sordino.core.records import Declined, Row, known, number
 from sordino.core.regimes import Vocabulary
 from sordino.core.run.reading import Run
-from sordino.core.statements import (
-    MOST_DOTS,
-    Figure,
-    Mark,
-    Matrix,
-    Members,
-    Panel,
-    RegimeReport,
-    over_rounds,
-    trace,
-)
+from sordino.core.statements import Figure, Mark, Panel, over_rounds, trace
 from sordino.report.canvas import clean
 from sordino.report.words import bound
 
@@ -68,7 +58,7 @@ def sizes_of(run: Run) -> list[int]:
     return [size for each in told if (size := known(each)) is not None]
 
 
-def holdings(run: Run) -> Iterator[Matrix]:
+def holdings(run: Run) -> Iterator[statements.Matrix]:
     """Yield how examples are divided among clients, where labels are counted."""
     held = [known(client.labels) or () for client in horizontal(run).members]
     if any(held):
@@ -81,15 +71,15 @@ def division(
     classes: Sequence[str],
     words: Vocabulary | None = None,
     names: Sequence[str] = (),
-) -> Matrix:
+) -> statements.Matrix:
     """Return the figure of how many examples of each class (column) each client (row) has.
 
     >>> division([[3, 0], [1, 2]], ["cat", "dog"]).label
     'Examples of each label at each client'
     """
     words = words or regimes.vocabulary(None)
-    many = len(counts) > MOST_DOTS
-    return Matrix(
+    many = len(counts) > statements.MOST_DOTS
+    return statements.Matrix(
         key="partition",
         title="Who holds what",
         caption=(MANY if many else FEW).format(
@@ -194,7 +184,7 @@ def called(client: Holder) -> str:
     return clean(name, 60) if name else "" if index is None else str(index)
 
 
-def holders(run: Run) -> Members:
+def holders(run: Run) -> statements.Members:
     """Clients with examples of their own."""
     if (crowd := known(horizontal(run).crowd)) is not None:
         return _crowd(crowd, run.vocabulary)
@@ -224,15 +214,15 @@ def holders(run: Run) -> Members:
             row += map(str, (known(each.labels) or ())[: len(classes)])
     elif not known(horizontal(run).span):
         note = "How many of each label there are is private."
-    return Members(title, note, head, rows)
+    return statements.Members(title, note, head, rows)
 
 
-def _crowd(crowd: Crowd, words: Vocabulary) -> Members:
+def _crowd(crowd: Crowd, words: Vocabulary) -> statements.Members:
     """More clients than are listed."""
     told = (crowd.clients, crowd.unit, crowd.examples, crowd.least, crowd.most)
     row = ["-" if known(each) is None else str(each) for each in told]
     least, most = (f"{each} examples of a {words.client}" for each in ("fewest", "most"))
-    return Members(
+    return statements.Members(
         f"{known(crowd.clients)} {words.clients}",
         f"More than {LISTED} {words.clients} are not listed one by one.",
         (words.clients, "unit", "examples", least, most),
@@ -257,10 +247,10 @@ def client_budgets(run: Run, count: int) -> list[float]:
     return stated if len(stated) == len(own) == count else [run.budget] * count
 
 
-def figures(run: Run) -> Iterator[Figure | Matrix]:
+def figures(run: Run) -> Iterator[Figure | statements.Matrix]:
     """Yield accuracy and epsilon over rounds, and how examples are divided."""
     yield from learning(run, f"over {run.vocabulary.rounds}", evaluated(run))
     yield from holdings(run)
 
 
-TELLER = RegimeReport(members=holders, figures=figures, held=held, unseen=unseen)
+TELLER = statements.RegimeReport(members=holders, figures=figures, held=held, unseen=unseen)

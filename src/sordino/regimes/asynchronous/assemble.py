@@ -43,6 +43,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from sordino import privacy
 from sordino.base.entropy import Numbered, Seeded
 from sordino.base.errors import LocalProtocolError
 from sordino.base.message import Compute, Gradient, Vector
@@ -54,15 +55,7 @@ from sordino.core.world import Block, ChargeRequest, Charges, Paid
 from sordino.mechanisms.correlated import CorrelatedGaussian
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST, Bounded, length
 from sordino.mechanisms.knorm import exponential_norm
-from sordino.privacy import (
-    Event,
-    LedgerSession,
-    NonPrivate,
-    Permit,
-    Permits,
-    PoissonSampled,
-    covers_one,
-)
+from sordino.privacy import Event, NonPrivate, Permit, Permits, covers_one
 from sordino.regimes.asynchronous.method import Noisy
 from sordino.regimes.asynchronous.protocol import Asynchronous, State
 from sordino.regimes.asynchronous.regime import terms
@@ -166,7 +159,7 @@ class PrivateEdge(Edge):
         event = self.mechanism.event()
         if self.passes is not None:
             return event
-        return PoissonSampled(sampling_rate=self.sampling_rate, event=event)
+        return privacy.PoissonSampled(sampling_rate=self.sampling_rate, event=event)
 
     @property
     def noise(self) -> float:
@@ -458,7 +451,7 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
             reason=method.unpriced or "",
         )
 
-    def affordable(self, ledgers: LedgerSession) -> tuple[int, ...] | None:
+    def affordable(self, ledgers: privacy.LedgerSession) -> tuple[int, ...] | None:
         """Return the updates that each edge can still pay for; None if nothing is promised."""
         if self.study.privacy.unit == "none" or self.study.form == "paper":
             return None

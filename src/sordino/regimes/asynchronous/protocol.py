@@ -34,23 +34,8 @@ from sordino.base.errors import BudgetExceeded
 from sordino.base.frozen import Frozen
 from sordino.base.message import Compute, Gradient, Vector
 from sordino.clients.simulation import Rules
-from sordino.core import records
-from sordino.core.effect import (
-    Arrived,
-    Begin,
-    Closed,
-    Effects,
-    Event,
-    Finish,
-    Joined,
-    Lapsed,
-    Left,
-    Log,
-    Overtaken,
-    Request,
-    Send,
-    Stop,
-)
+from sordino.core import effect, records
+from sordino.core.effect import Closed, Effects, Event, Finish, Lapsed, Log, Request, Send
 from sordino.core.world import EncodedSnapshot
 from sordino.regimes.asynchronous.method import AsynchronousMethod, EdgeTerms, Stage
 from sordino.regimes.asynchronous.records import AsynchronousRound
@@ -212,24 +197,24 @@ class Asynchronous(Rules[State]):
 
     def _follows(self, state: State, event: Event) -> Effects:
         match event:
-            case Arrived(Gradient() as gradient):
+            case effect.Arrived(Gradient() as gradient):
                 return self._received(state, gradient)
             case Lapsed(edge, task) if self.holds(state, edge, task) and self.lapses(state, edge):
                 return self._stale(state, edge)
-            case Left(edge) if state.tasks.pop(edge, None) is not None:
+            case effect.Left(edge) if state.tasks.pop(edge, None) is not None:
                 return (Log(records.Lost(round=state.version, client=edge, released=False)),)
-            case Joined(edge) if (
+            case effect.Joined(edge) if (
                 0 <= edge < self.terms.edges and edge not in state.tasks and edge not in state.gone
             ):
                 joined = Log(records.Joined(round=state.version, client=edge))
                 return (joined, *self._ask(state, edge))
-            case Overtaken(number, edge) if number > state.given[edge]:
+            case effect.Overtaken(number, edge) if number > state.given[edge]:
                 state.tasks.pop(edge, None)
                 state.given[edge] = number
                 return self._ask(state, edge)
-            case Begin() if not any(state.given):
+            case effect.Begin() if not any(state.given):
                 return [each for edge in range(self.terms.edges) for each in self._ask(state, edge)]
-            case Stop(why):
+            case effect.Stop(why):
                 return self._end(state, why)
         return ()
 

@@ -13,35 +13,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from sordino.clients import report as clients
 from sordino.clients.pricing import BATCHES, most_table, samplings_told
 from sordino.clients.records import Stage, horizontal
-from sordino.clients.report import TELLER as OF_CLIENTS
-from sordino.clients.report import (
-    client_budgets,
-    clock,
-    evaluated,
-    holdings,
-    learning,
-    places,
-    sizes_of,
-)
+from sordino.core import statements
 from sordino.core.plan import Plan
 from sordino.core.records import Stale, known, number
 from sordino.core.run.reading import Run
-from sordino.core.statements import (
-    DECADES,
-    Course,
-    Fact,
-    Figure,
-    Mark,
-    Matrix,
-    Panel,
-    Paragraph,
-    Series,
-    Table,
-    over_rounds,
-    points,
-)
+from sordino.core.statements import Figure, Mark, Panel, Series, Table, over_rounds, points
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.asynchronous.method import Stage as PlannedStage
 from sordino.regimes.asynchronous.records import AsynchronousRound
@@ -80,7 +59,7 @@ RATE = "gamma_t, by which the server multiplies a gradient: known before the run
 TIME = "Simulated seconds until each update was done. Where it is steep, few answers came in."
 
 
-def facts(run: Run) -> list[Fact]:
+def facts(run: Run) -> list[statements.Fact]:
     about, said, found = run.about, horizontal(run), histogram(run)
     begun, planned = len(stages(run)), len(known(said.stages) or ())
     mean = f"mean staleness: {plain(_mean(found) if found else None, 3)}"
@@ -95,11 +74,11 @@ def facts(run: Run) -> list[Fact]:
     return [fact for fact in facts if fact[1] != "-"]
 
 
-def courses(run: Run) -> list[Course]:
+def courses(run: Run) -> list[statements.Course]:
     last = number(run.about.R_s) or math.inf
     rows = [_stage(stage, last) for stage in known(horizontal(run).stages) or ()]
     if not rows:
-        return [Course("Stages", intro="run.json names none.")]
+        return [statements.Course("Stages", intro="run.json names none.")]
     head = (
         "stage",
         "updates",
@@ -109,17 +88,17 @@ def courses(run: Run) -> list[Course]:
         "slowed by noise, P",
         "variance Delta_b",
     )
-    return [Course("Stages", head=head, rows=rows)]
+    return [statements.Course("Stages", head=head, rows=rows)]
 
 
 def terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, str]]:
     about, said, batch = run.about, horizontal(run), number(run.about.batch)
-    sizes = sizes_of(run)
+    sizes = clients.sizes_of(run)
     rates = sorted({batch / size for size in sizes}) if batch is not None else []
     first = ""
     if not known(said.noise_multipliers) and noise is not None and clip is not None:
         first = f", in the first stage {plain(noise * clip, 6)}"
-    own = Counter(client_budgets(run, len(known(said.epsilons) or ())))
+    own = Counter(clients.client_budgets(run, len(known(said.epsilons) or ())))
     budgets = ", ".join(
         f"{bound(value)} ({count} edge{'s' if count > 1 else ''})"
         for value, count in sorted(own.items())
@@ -188,7 +167,7 @@ def _stage(stage: Stage | PlannedStage, last: float) -> list[str]:
     ]
 
 
-def plan_told(study: AsynchronousStudy, plan: Plan) -> list[Paragraph]:
+def plan_told(study: AsynchronousStudy, plan: Plan) -> list[statements.Paragraph]:
     """Return a plan, for people."""
     updates = study.budget.updates
     head = ["stage", "updates", "length", "clip G", "learning rate", "P", "Delta_b"]
@@ -210,7 +189,7 @@ def plan_told(study: AsynchronousStudy, plan: Plan) -> list[Paragraph]:
     ]
 
 
-def figures(run: Run) -> Iterator[Figure | Matrix]:
+def figures(run: Run) -> Iterator[Figure | statements.Matrix]:
     """Yield the figures of a run of arrivals, those that have something to show."""
     borders = marks(run)
     staged = " Dotted lines are borders of stages, numbered above." if borders else ""
@@ -219,14 +198,16 @@ def figures(run: Run) -> Iterator[Figure | Matrix]:
         if run.private
         else ""
     )
-    yield from learning(run, "over updates", evaluated(run) + reserved + staged, marks=borders)
+    yield from clients.learning(
+        run, "over updates", clients.evaluated(run) + reserved + staged, marks=borders
+    )
     yield from norms(run)
     yield from staleness(run)
     yield from rates(run, RATE + staged)
     yield from spending(run)
     yield from presence(run)
-    yield from clock(run, TIME)
-    yield from holdings(run)
+    yield from clients.clock(run, TIME)
+    yield from clients.holdings(run)
 
 
 def stages(run: Run) -> list[Stage]:
@@ -269,7 +250,7 @@ def norms(run: Run) -> Iterator[Figure]:
     stated = [(number(stage.start), number(stage.clip)) for stage in stages(run)]
     clips = [(x, c) for x, c in stated if x is not None and c is not None and 0 < c < math.inf]
     heights = [y for y in ys if y > 0] + [clip for _, clip in clips]
-    spread = bool(heights) and max(heights) > DECADES * min(heights)
+    spread = bool(heights) and max(heights) > statements.DECADES * min(heights)
     low = min(heights) / 2 if spread else 0.0
     title, caption = "Gradient norm", NORM
     series = [Series(x=xs, y=[y if y > 0 else math.nan for y in ys], name="without noise")]
@@ -370,7 +351,7 @@ def presence(run: Run) -> Iterator[Figure]:
     """Yield edges that were away for a while or left for good, unless all stayed to the end."""
     count = run.headcount
     kinds = ("lost", "joined", "left")
-    lost, joined, left = (sorted(places(run, kind, MOST_UPDATES)) for kind in kinds)
+    lost, joined, left = (sorted(clients.places(run, kind, MOST_UPDATES)) for kind in kinds)
     if not lost and (not left or left[0] > 0.98 * run.number):
         return
     last = max(run.number, *lost[-1:], *left[-1:], 1)
@@ -404,7 +385,7 @@ def spending(run: Run) -> Iterator[Figure]:
     ]
     if not run.private or len(spent) < 2 or len(spent) != len(stated):
         return
-    pairs = list(zip(client_budgets(run, len(spent)), spent, strict=True))
+    pairs = list(zip(clients.client_budgets(run, len(spent)), spent, strict=True))
     if not (few := len(pairs) <= MOST_BARS):
         pairs.sort(reverse=True)
     stride = math.ceil(len(pairs) / MOST_STEPS)  # of more edges, the most of each few neighbours
@@ -450,4 +431,4 @@ def _binned(counts: Mapping[int, int], edges: Sequence[float]) -> list[int]:
     return [int(each) for each in found]
 
 
-TELLER = replace(OF_CLIENTS, facts=facts, courses=courses, terms=terms, figures=figures)
+TELLER = replace(clients.TELLER, facts=facts, courses=courses, terms=terms, figures=figures)

@@ -28,14 +28,8 @@ from sordino.regimes.synchronous.records import Sum
 from sordino.regimes.synchronous.records import Synchronous as Facts
 from sordino.regimes.synchronous.regime import charged_per_round, rule, scales, scheduled, weights
 from sordino.regimes.synchronous.study import SynchronousStudy
+from sordino.training import local
 from sordino.training.client import Client, PlainClient, PrivateClient
-from sordino.training.local import (
-    LocalClient,
-    NoisyModelClient,
-    Part,
-    SummedClient,
-    SummedLocalClient,
-)
 from sordino.training.passes import Blocks
 
 
@@ -267,9 +261,11 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         if noise is not None and sums is not None:
             weight = self.study.contribution_weights(self.sizes)[index]
             common["mechanism"] = noise
-            common["part"] = Part(client=index, rule=sums, weight=weight, entropy=self.entropy)
+            common["part"] = local.Part(
+                client=index, rule=sums, weight=weight, entropy=self.entropy
+            )
             if not isinstance(method, ClientLevel):
-                return SummedClient(**common)
+                return local.SummedClient(**common)
         common |= {"learning_rate": method.learning_rate, "optimizer": method.optimizer}
         common["proximal"] = method.mu or 0.0
         if noise is None:
@@ -282,8 +278,8 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
         common |= {"batch": method.batch, "gradient_clip": clip}
         if not method.aggregated:
             del common["sampling_rate"]
-            return NoisyModelClient(**common, noise_multiplier=noise.noise_multiplier)
+            return local.NoisyModelClient(**common, noise_multiplier=noise.noise_multiplier)
         if sums is None:
-            return LocalClient(**common, mechanism=noise, blocks=self.blocks)
+            return local.LocalClient(**common, mechanism=noise, blocks=self.blocks)
         # in one process nobody is watched
-        return SummedLocalClient(**common, watched=self.mine is not None)
+        return local.SummedLocalClient(**common, watched=self.mine is not None)

@@ -20,14 +20,7 @@ from torch import Tensor
 
 from sordino.audit import canaries as examples
 from sordino.audit.bounds import Scores
-from sordino.audit.canaries import (
-    Coins,
-    Planted,
-    Watched,
-    attacked,
-    likelihoods,
-    likelihoods_in_order,
-)
+from sordino.audit.canaries import Coins, Planted, Watched
 from sordino.audit.intervals import Interval, Row, alone
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
@@ -153,7 +146,7 @@ def clients(study: SynchronousStudy, canaries: int, alpha: float, name: str) -> 
     plant = partial(_planted, len(divided.parts), coins)
     one = divided.parts[0].take(np.zeros(1, np.int64))  # nobody looks at what a canary holds
     joined = replace(divided, parts=(*divided.parts, *(one for _ in range(m))), names=())
-    return attacked(more, joined, plant, (name, "client", "white box"), alpha)
+    return examples.attacked(more, joined, plant, (name, "client", "white box"), alpha)
 
 
 def _planted(real: int, coins: Coins, built: PreparedRun) -> Planted:
@@ -177,8 +170,8 @@ def _planted(real: int, coins: Coins, built: PreparedRun) -> Planted:
 
     def scores(_: Vector) -> Scores:
         if blocks is None:
-            return likelihoods(seen.seen, rate)
-        return likelihoods_in_order(seen, real, blocks.batches)
+            return examples.likelihoods(seen.seen, rate)
+        return examples.likelihoods_in_order(seen, real, blocks.batches)
 
     return replace(built, simulation=played), scores, coins
 

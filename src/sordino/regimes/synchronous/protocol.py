@@ -57,29 +57,8 @@ from sordino.base.entropy import Entropy, History
 from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.base.message import Contribution, Masked, Train, TrainInOrder, Update, Vector
 from sordino.clients.simulation import Rules
-from sordino.core import records
-from sordino.core.effect import (
-    Arrived,
-    Begin,
-    Book,
-    Booked,
-    Closed,
-    Effects,
-    Event,
-    Finish,
-    Joined,
-    Lapsed,
-    Left,
-    Log,
-    Open,
-    Overtaken,
-    Request,
-    Send,
-    Stop,
-    Summed,
-    Wake,
-    Woke,
-)
+from sordino.core import effect, records
+from sordino.core.effect import Closed, Effects, Event, Finish, Log, Open, Request, Send, Wake, Woke
 from sordino.core.world import EncodedSnapshot, Faults
 from sordino.mechanisms.correlated import Memory
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST, Learning
@@ -170,32 +149,32 @@ class Synchronous(Rules[State]):
         if state.ended is not None:
             return state, ()
         match event:
-            case Arrived(Update() | Contribution() | Masked() as message):
+            case effect.Arrived(Update() | Contribution() | Masked() as message):
                 return self._arrived(state, message)
-            case Summed(number, clients, values) if state.opening and number == state.number:
+            case effect.Summed(number, clients, values) if state.opening and number == state.number:
                 same = clients == state.arrived
                 return self._close(replace(state, total=values if same else None))
-            case Begin() if not state.open:
+            case effect.Begin() if not state.open:
                 return self.begin(state)
-            case Booked(permits) if self.together and state.open and not state.permits:
+            case effect.Booked(permits) if self.together and state.open and not state.permits:
                 paid = replace(state, permits=permits)
                 # noise alone is released where nobody was drawn, and nobody can come
                 asks = state.waiting or self.deadline is not None
                 return self._ask(paid) if asks else self._ended(paid)
             case Woke(tag) if state.open and not state.opening and tag == f"round {state.number}":
                 return self._ended(state)
-            case Joined(client):
+            case effect.Joined(client):
                 return self._joined(state, client)
-            case Left(client, final):
+            case effect.Left(client, final):
                 return self._left(state, client, final=final)
-            case Overtaken(number) if number > state.number:
+            case effect.Overtaken(number) if number > state.number:
                 # a sum that was not opened is masks alone
                 waits = replace(state, waiting=frozenset(), total=None)
                 state, closed = self._close(waits) if state.open else (state, ())
                 return replace(state, number=number, steps=np.array(event.steps, np.int64)), closed
-            case Stop(why):
+            case effect.Stop(why):
                 return self._finish(state, why)
-            case Lapsed(client, number):
+            case effect.Lapsed(client, number):
                 late = Log(records.Late(round=number, client=client, released=self.adder is None))
                 state, heard = self._joined(state, client)
                 return state, (late, *heard)
@@ -325,7 +304,7 @@ class Synchronous(Rules[State]):
         )
         contract = self.method.contract(state.memory, self.terms, number)
         if not few and (priced := self.priced(contract)) is not None:
-            return state, (Book(number, priced),)
+            return state, (effect.Book(number, priced),)
         return self._ask(state)
 
     def exhausted(self, state: State) -> bool:
@@ -552,18 +531,16 @@ class Synchronous(Rules[State]):
             )
         return None
 
-    def objection_to_round(self, effect: Book) -> str | None:
+    def objection_to_round(self, book: effect.Book) -> str | None:
         """Return what is wrong with the booking of a round, as far as a client can tell."""
         if not self.together:
             return "no round of this method is charged to everybody"
-        if not 1 <= effect.number <= self.terms.rounds:
-            return f"it is of round {effect.number}, and the study has {self.terms.rounds}"
+        if not 1 <= book.number <= self.terms.rounds:
+            return f"it is of round {book.number}, and the study has {self.terms.rounds}"
         method, terms = self.method, self.terms
-        noise = method.round_noise(method.start(terms), terms, effect.number)
-        if not method.adapts_noise and effect.fact != self.priced(noise):
-            return (
-                f"round {effect.number} would release {effect.fact}, and the study says otherwise"
-            )
+        noise = method.round_noise(method.start(terms), terms, book.number)
+        if not method.adapts_noise and book.fact != self.priced(noise):
+            return f"round {book.number} would release {book.fact}, and the study says otherwise"
         return None
 
     def _objection_to_noise(self, task: Train) -> str | None:

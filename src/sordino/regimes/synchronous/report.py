@@ -16,24 +16,11 @@ from sordino.clients.pricing import BATCHES, SAMPLINGS, most_table, samplings_to
 from sordino.clients.records import horizontal
 from sordino.clients.report import TELLER as OF_CLIENTS
 from sordino.clients.report import clock, evaluated, holdings, learning, places
+from sordino.core import statements
 from sordino.core.plan import Plan
 from sordino.core.records import known, number
 from sordino.core.run.reading import Run
-from sordino.core.statements import (
-    Course,
-    Fact,
-    Figure,
-    Mark,
-    Matrix,
-    Panel,
-    Paragraph,
-    Series,
-    Table,
-    over_rounds,
-    points,
-    smoothed,
-    trace,
-)
+from sordino.core.statements import Figure, Mark, Panel, Series, Table, over_rounds, points, trace
 from sordino.core.statements import number_text as figure
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.synchronous.records import Synchronous
@@ -70,7 +57,7 @@ WAITED = (
 )
 
 
-def figures(run: Run) -> Iterator[Figure | Matrix]:
+def figures(run: Run) -> Iterator[Figure | statements.Matrix]:
     """Yield the figures of a run in rounds, those that have something to show."""
     of_clients = run.of_clients
     told = evaluated(run) + " A round is one exchange with the server."
@@ -91,7 +78,7 @@ def figures(run: Run) -> Iterator[Figure | Matrix]:
     label = "Clipped gradients per round"
     yield from over_rounds(run, "clipped", f"Clipped {what}", f"{cut}{CLIPPED}", panel, label=label)
     xs, ratios = points(run.rounds, "round", "snr")
-    powers = smoothed([y * abs(y) for y in ratios], SMOOTH)
+    powers = statements.smoothed([y * abs(y) for y in ratios], SMOOTH)
     ratio = Series(x=xs, y=[max(power, 0.0) ** 0.5 for power in powers], colour="green")
     panel = Panel(label="signal / noise", series=[ratio], limits=(0.0, None))
     told = SIGNAL.format(of="round" if of_clients else "step of a client")
@@ -152,18 +139,18 @@ def coded(values: Sequence[int]) -> list[str]:
     return found
 
 
-def facts(run: Run) -> list[Fact]:
+def facts(run: Run) -> list[statements.Fact]:
     planned = f"of {plain(run.about.facts.R_c)} planned"
     drawn = "of a client drawn in each round"
     return [("local steps", str(run.steps), drawn if run.of_clients else planned)]
 
 
-def courses(run: Run) -> list[Course]:
+def courses(run: Run) -> list[statements.Course]:
     lines = coded([int(tau) for tau in run.values("tau")])
     if run.number and not lines:  # at a site, which is told steps alone
         return []
     intro = "tau:" if lines else "No round is closed yet."
-    return [Course("Local steps, round by round", intro=intro, lines=lines)]
+    return [statements.Course("Local steps, round by round", intro=intro, lines=lines)]
 
 
 def terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, str]]:
@@ -237,7 +224,7 @@ def advised(
     caps: Mapping[int, float],
     steps: int,
     passes: Mapping[int, Mapping[str, float]],
-) -> list[Paragraph]:
+) -> list[statements.Paragraph]:
     """Return sampling rates and tau at the study's epsilon, for people.
 
     Args:
@@ -270,7 +257,7 @@ def advised(
     ]
 
 
-def _advised_rows(study: SynchronousStudy, caps: Mapping[int, float]) -> list[Paragraph]:
+def _advised_rows(study: SynchronousStudy, caps: Mapping[int, float]) -> list[statements.Paragraph]:
     """Return the noise by the most rows of one person, with the rows that are kept, where public
     numbers say so.
     """
@@ -303,7 +290,7 @@ def _advised_rows(study: SynchronousStudy, caps: Mapping[int, float]) -> list[Pa
     ]
 
 
-def plan_told(study: SynchronousStudy, plan: Plan) -> list[Paragraph]:
+def plan_told(study: SynchronousStudy, plan: Plan) -> list[statements.Paragraph]:
     """Return a plan, for people."""
     if math.isinf(plan.epsilon) and not plan.most:
         return [f"no privacy: epsilon is infinite; {plan.rounds} rounds"]
@@ -335,7 +322,7 @@ def _in_turn(whole: bool) -> str:
 
 def _advised_passes(
     study: SynchronousStudy, steps: int, passes: Mapping[int, Mapping[str, float]]
-) -> list[Paragraph]:
+) -> list[statements.Paragraph]:
     """Return what batches without secret sampling would give, by how many a pass has."""
     if not passes:
         return []

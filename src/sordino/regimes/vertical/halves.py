@@ -50,16 +50,9 @@ from sordino.mechanisms.gaussian import Single
 from sordino.privacy import Allowance
 from sordino.regimes.vertical.method import Mask, OnlineMethod
 from sordino.regimes.vertical.regime import RAW_UPDATES, RequiredCharges, party_unit, released
+from sordino.training import graph as graphs
 from sordino.training.flat import Flat, Slot
-from sordino.training.graph import (
-    Function,
-    Named,
-    one_by_one,
-    passed_over,
-    pulled,
-    scores_of,
-    trained,
-)
+from sordino.training.graph import Function, Named, one_by_one, passed_over, scores_of
 from sordino.training.loss import cross_entropy
 from sordino.training.perexample.plan import alone, plain_layers
 
@@ -672,10 +665,10 @@ class PartyModule:
     def _gradient(
         self, module: Function, tensors: Named, row: Tensor, slope: Tensor
     ) -> dict[str, Tensor]:
-        leaves = trained(tensors, self._names)
+        leaves = graphs.trained(tensors, self._names)
         with torch.enable_grad():
             value = (module(leaves, row) * slope).sum()
-        return pulled(value, leaves)
+        return graphs.pulled(value, leaves)
 
 
 def keeps_rows_apart(module: nn.Module, features: int) -> bool:

@@ -24,19 +24,8 @@ from sordino.base.errors import RemoteProtocolError
 from sordino.base.message import Derivative, Labels, Passive, Turn
 from sordino.core.effect import Arrived, Effect, Event, Learn, Learned, Left, Send, Skip
 from sordino.privacy import Allowance
-from sordino.regimes.vertical.halves import (
-    BACKWARD,
-    FORWARD,
-    SERVER,
-    Arrays,
-    Classes,
-    Engine,
-    Party,
-    Played,
-    Rows,
-    Server,
-    Weights,
-)
+from sordino.regimes.vertical import halves
+from sordino.regimes.vertical.halves import Arrays, Classes, Engine, Party, Played, Rows, Server
 from sordino.regimes.vertical.method import Mask
 from sordino.regimes.vertical.protocol import EventRules, EventState
 from sordino.training.plausible import length
@@ -114,7 +103,7 @@ class ServerModel(Engine):
                 played.learned[i], played.losses[i] = True, made.loss
                 played.predictions[i * batch : (i + 1) * batch] = made.predictions
                 self.due = {each.party: each for each in made.derivatives}
-            played.seconds[SERVER] += time.thread_time() - begun
+            played.seconds[halves.SERVER] += time.thread_time() - begun
         played.regret[i] = self.server.square(effect.number)
         played.dropped[i] = self.state.dropped - self._dropped
         self._dropped = self.state.dropped
@@ -130,7 +119,7 @@ class ServerModel(Engine):
         text = f"its embedding of event {effect.number} has the length {lengths[party]:.3g}"
         self.faults.append((party, f"{text}, and the server would take {why}"))
 
-    def weights(self) -> Weights:
+    def weights(self) -> halves.Weights:
         """Return the flat weights of "server"."""
         return {"server": self.server.weights}
 
@@ -192,7 +181,7 @@ class Messages(Engine):
                     said = self.parties[site].answer(
                         turn, features[:, self.columns[site]], bool(active[site]), paid
                     )
-                    played.seconds[FORWARD] += time.thread_time() - begun
+                    played.seconds[halves.FORWARD] += time.thread_time() - begun
                     if turn.asked and silent[site]:
                         waiting += server.step(Left(site))  # and the answer comes too late
                     waiting += server.step(Arrived(said))
@@ -205,10 +194,10 @@ class Messages(Engine):
                     party.learn(derivative)
                 except RemoteProtocolError:  # not finite: nothing has been learned
                     played.dropped[i] += 1
-        played.seconds[BACKWARD] += time.thread_time() - begun
+        played.seconds[halves.BACKWARD] += time.thread_time() - begun
         played.regret[i] += sum(party.square(server.state.closed) for party in self.parties)
 
-    def weights(self) -> Weights:
+    def weights(self) -> halves.Weights:
         """Return flat weights of "server", "party0", "party1" and so on."""
         parties = {f"party{m}": party.weights for m, party in enumerate(self.parties)}
         return self.server.weights() | parties

@@ -31,28 +31,15 @@ from sordino.base.settings import filled_memory
 from sordino.core.prepared import named_parameters
 from sordino.data import stream as streams
 from sordino.mechanisms.gaussian import Single
-from sordino.regimes.vertical.halves import (
-    HalfSettings,
-    Party,
-    PartyModule,
-    PartyNoise,
-    Server,
-    keeps_rows_apart,
-)
+from sordino.regimes.vertical import halves
+from sordino.regimes.vertical.halves import HalfSettings, Party, PartyModule, PartyNoise, Server
 from sordino.regimes.vertical.method import ACTIVATIONS, Activation
 from sordino.regimes.vertical.protocol import EventRules
 from sordino.regimes.vertical.regime import unprotected
 from sordino.regimes.vertical.stream import parts
 from sordino.regimes.vertical.study import Release, SplitModel, VerticalStudy
+from sordino.training import models
 from sordino.training.flat import Flat
-from sordino.training.models import (
-    check_initialised,
-    check_private,
-    digest_of,
-    factory,
-    forward_pass,
-    seeded_module,
-)
 from sordino.training.perexample.plan import plain_layers
 
 
@@ -94,7 +81,7 @@ def _checked(module: nn.Module, features: int, where: str, *, party: bool) -> in
     """Check a half that a user's factory made, and return the numbers it gives."""
     with filled_memory():
         found = width(module, features, where)
-    check_initialised(module, where)
+    models.check_initialised(module, where)
     kinds = {str(p.dtype).removeprefix("torch.") for p in module.parameters()}
     if kinds != {"float32"}:
         raise StudyError(
@@ -102,7 +89,7 @@ def _checked(module: nn.Module, features: int, where: str, *, party: bool) -> in
             "float32, so they must be, too"
         )
     try:
-        check_private(module, (features,))
+        models.check_private(module, (features,))
         if party:
             PartyModule(module, features)
     except StudyError as error:
@@ -118,7 +105,7 @@ def width(module: nn.Module, features: int, where: str = "model") -> int:
             f"{where}: it has no trainable parameters; use a module with requires_grad"
         )
     rows = torch.zeros(2, features, dtype=like.dtype)
-    found = forward_pass(module, rows, f"{where} does not fit {features} numbers")
+    found = models.forward_pass(module, rows, f"{where} does not fit {features} numbers")
     if not isinstance(found, Tensor) or found.ndim != 2 or found.shape[0] != 2:
         raise StudyError(
             f"{where} must give a tensor of shape (examples, numbers); it gave "
@@ -242,8 +229,10 @@ class Split:
         where, rng = f"model.party = {own!r}", Seeded(self.study.seed).at("model", "party", m)
         make = partial(party, model, features, self.classes)
         if own is not None:
-            make = partial(factory(where, own, "(features, embedding)"), features, model.embedding)
-        return seeded_module(where, make, (features,), rng)
+            make = partial(
+                models.factory(where, own, "(features, embedding)"), features, model.embedding
+            )
+        return models.seeded_module(where, make, (features,), rng)
 
     def server(self) -> nn.Module:
         """Return the server's half, with its first weights.
@@ -268,9 +257,9 @@ class Split:
         make = partial(server, model, inputs, self.classes)
         if own is not None:
             make = partial(
-                factory(where, own, "(embeddings, classes)"), self.embeddings, self.classes
+                models.factory(where, own, "(embeddings, classes)"), self.embeddings, self.classes
             )
-        return seeded_module(where, make, (inputs,), rng)
+        return models.seeded_module(where, make, (inputs,), rng)
 
     def halves(self) -> dict[str, nn.Module]:
         """Return the halves by name, the server's first; they are not checked again, as they serve
@@ -297,7 +286,7 @@ class Split:
         model, widths = self.study.model, (sum(self.embeddings), *self.features)
         found = []
         for (who, half), width in zip(self.halves().items(), widths, strict=True):
-            found.append(digest_of(half))
+            found.append(models.digest_of(half))
             path = model.server if who == "server" else model.party
             if path is not None and not unprotected(self.study):
                 found[-1] += f"/{Flat(half).graphs.digest(torch.zeros((1, width)))}"
@@ -321,7 +310,7 @@ class Split:
     def known(self) -> bool:
         """All parties' halves are layers that are known to keep rows apart."""
         return self.study.model.party is None or all(
-            keeps_rows_apart(self._party(m), count) for m, count in enumerate(self.features)
+            halves.keeps_rows_apart(self._party(m), count) for m, count in enumerate(self.features)
         )
 
     def flats(self) -> dict[str, Flat]:

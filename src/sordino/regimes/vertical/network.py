@@ -50,59 +50,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from sordino.base import errors
 from sordino.base.arrays import Array, Ints
 from sordino.base.entropy import History, Seeded
-from sordino.base.errors import (
-    BudgetExceeded,
-    DataError,
-    LocalProtocolError,
-    RemoteProtocolError,
-    StudyError,
-)
+from sordino.base.errors import DataError, RemoteProtocolError, StudyError
 from sordino.base.message import Derivative, Embedding, Labels, Passive, Turn, Vector, numbers
-from sordino.core.effect import (
-    Arrived,
-    Begin,
-    BlockPlayed,
-    Effect,
-    Effects,
-    Event,
-    EventBlock,
-    Joined,
-    Lapsed,
-    Learn,
-    Learned,
-    Left,
-    Request,
-    Said,
-    Send,
-    Skip,
-    Stop,
-    Wake,
-    Woke,
-)
-from sordino.core.network import (
-    DemoFiles,
-    NetworkRegime,
-    Shape,
-    Standing,
-    numbered,
-    refuse_limit,
-    stand_in,
-    with_secret_noise,
-)
+from sordino.core import effect, network, world
+from sordino.core.effect import Effect, Effects, Event, Request, Said, Wake
+from sordino.core.network import DemoFiles, NetworkRegime, Shape, Standing, stand_in
 from sordino.core.plan import Disk, Plan
 from sordino.core.prepared import Affordable, PreparedRun, open_ledgers
 from sordino.core.run.environment import answering, protective
-from sordino.core.world import (
-    ChargeRequest,
-    Charges,
-    Faults,
-    KernelSnapshot,
-    Paid,
-    ServerSide,
-    SiteSide,
-)
+from sordino.core.world import ChargeRequest, Charges, Faults, KernelSnapshot, ServerSide, SiteSide
 from sordino.data.dataset import Dataset, refuse_non_finite, single
 from sordino.data.labels import encode
 from sordino.data.stream.drift import NoDrift
@@ -145,7 +104,7 @@ class VerticalServer(Events, ServerSide[State]):
         found = super().resumed(moment)
         self.player.server.most = LONGEST
         self.widest = max(self.player.rules.sizes)
-        self._task = EventBlock(1, 0)
+        self._task = effect.EventBlock(1, 0)
         self._silent: Mask = np.zeros((0, 0), bool)
         self._unbooked: Charges = ()
         self._asked: dict[int, int] = {}
@@ -164,18 +123,18 @@ class VerticalServer(Events, ServerSide[State]):
     def step(self, state: State, event: Event) -> tuple[State, Effects]:
         """Return what the rules of the stream say, and within a block those of events."""
         match event:
-            case Arrived(message):
+            case effect.Arrived(message):
                 self._answered(message)
-            case Stop() if state.ended is None:
+            case effect.Stop() if state.ended is None:
                 return state, [*self._cut_short(), *super().step(state, event)[1]]
-            case Begin():
+            case effect.Begin():
                 return super().step(state, event)
-            case Joined(site):
+            case effect.Joined(site):
                 self.player.away.discard(site)
                 return state, ()
-            case Left(site):
+            case effect.Left(site):
                 self.player.away.add(site)
-            case Lapsed():
+            case effect.Lapsed():
                 self.player.state.dropped += 1  # an answer that comes too late
                 return state, ()
         if state.ended is not None:
@@ -183,7 +142,7 @@ class VerticalServer(Events, ServerSide[State]):
         if self._leaving is not None:
             return state, self._left(event, self._leaving)
         found = self._noted(self.player.step(event))
-        if isinstance(event, Learned):
+        if isinstance(event, effect.Learned):
             over = self.player.count == self._block.used.sum()
             found += self._over() if over else self._noted(self.player.open())
         return state, found
@@ -204,9 +163,9 @@ class VerticalServer(Events, ServerSide[State]):
     def _noted(self, effects: Iterable[Effect]) -> list[Effect]:
         """Note the turns that sites are sent."""
         found = list(effects)
-        for effect in found:
-            if isinstance(effect, Send) and isinstance(effect.message, Turn):
-                self._asked[effect.site] = effect.message.number
+        for each in found:
+            if isinstance(each, effect.Send) and isinstance(each.message, Turn):
+                self._asked[each.site] = each.message.number
         return found
 
     def open_block(self, state: State) -> list[Effect]:
@@ -230,9 +189,9 @@ class VerticalServer(Events, ServerSide[State]):
 
     def _left(self, event: Event, leaving: set[int]) -> list[Effect]:
         match event:
-            case Arrived(Passive(site, _)) | Left(site):
+            case effect.Arrived(Passive(site, _)) | effect.Left(site):
                 leaving.discard(site)
-            case Woke(tag) if tag == LEAVE:
+            case effect.Woke(tag) if tag == LEAVE:
                 leaving.clear()
         if leaving:
             return []
@@ -241,7 +200,7 @@ class VerticalServer(Events, ServerSide[State]):
 
     def _block_played(self) -> list[Effect]:
         """Count the block, and go on."""
-        return list(super().step(self.state, Arrived(self._counted(self._block)))[1])
+        return list(super().step(self.state, effect.Arrived(self._counted(self._block)))[1])
 
     def _cut_short(self) -> list[Effect]:
         """Count the events of the open block that are over: no more of them will come."""
@@ -251,23 +210,23 @@ class VerticalServer(Events, ServerSide[State]):
         stop = int(np.flatnonzero(self._block.used)[over - 1]) + 1
         return self.count(self.state, self._counted(self._block.until(stop)))
 
-    def _counted(self, block: Block) -> BlockPlayed:
+    def _counted(self, block: Block) -> effect.BlockPlayed:
         """Return what came of a block."""
         model, n = self.player, len(block.used)
         if not n:
-            return BlockPlayed(self._task.number, 0, ())
+            return effect.BlockPlayed(self._task.number, 0, ())
         labels = model.labels.reshape(-1)
         tallies = self.counted(block, model.played, model.active, model.absent, labels)
-        return BlockPlayed(self._task.number, n, tuple(tallies))
+        return effect.BlockPlayed(self._task.number, n, tuple(tallies))
 
-    def requests(self, state: State, effects: Effects, paid: Paid) -> Charges:
+    def requests(self, state: State, effects: Effects, paid: world.Paid) -> Charges:
         """Return the charges of a block, before its first turn is sent."""
         found, self._unbooked = self._unbooked, ()
         return found
 
-    def learn(self, effect: Learn | Skip) -> Learned:
+    def learn(self, each: effect.Learn | effect.Skip) -> effect.Learned:
         """Let the server learn, or only see the labels."""
-        return self.player.learn(effect)
+        return self.player.learn(each)
 
     def faults(self) -> Faults:
         """Return parties whose embeddings could not be learned from, each once."""
@@ -493,7 +452,7 @@ class VerticalSite(Events, SiteSide[State]):
         is none.
         """
         if not isinstance(task, Turn):
-            raise LocalProtocolError("a site of events answers to turns")
+            raise errors.LocalProtocolError("a site of events answers to turns")
         if self._said is None or self._said[0] != number:
             self._said = number, self._answered(task, permits)
         return self._said[1]
@@ -574,7 +533,7 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
             )
         if len(set(rows)) > 1:
             raise StudyError(f"sites have {min(rows)} to {max(rows)} rows, and must have the same")
-        return prices.calibrate(with_secret_noise(self.agreement, self.study))
+        return prices.calibrate(network.with_secret_noise(self.agreement, self.study))
 
     def widest(self) -> int:
         """Return how many numbers the longest vector of a message has."""
@@ -614,7 +573,7 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
         promised = study.privacy.unit != "none" and self.unbounded(index) is None
         if pays is None and promised and self.standing(index, limited, data).pays == 0:
             limit = epsilon_text(limited.privacy.epsilon)
-            raise BudgetExceeded(
+            raise errors.BudgetExceeded(
                 f"this site's own limit, epsilon = {limit}, does not pay for the first events, "
                 "which are booked together: raise --epsilon-limit"
             )
@@ -671,7 +630,7 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
     def limited(self, index: int, ledger: Path | None, limit: float | None) -> VerticalStudy:
         """Return the agreed study with a site's own limit; ledgers are of the run only."""
         study = self.study
-        refuse_limit(study, limit)
+        network.refuse_limit(study, limit)
         if limit is not None and (why := self.unbounded(index)) is not None:
             raise StudyError(f"--epsilon-limit: no limit holds for what this site has: {why}")
         if ledger is not None:
@@ -693,7 +652,7 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
             x = np.zeros((len(labels), 1), np.float32)
             if len(labels) == rows:
                 (given,), known = encode((labels,), str(path), "classes")  # 1.0, True are class 1
-                y = numbered(Dataset(HOLDER, x, given, known), shape.classes, path)
+                y = network.numbered(Dataset(HOLDER, x, given, known), shape.classes, path)
         else:
             mine = [shape.columns[at] for at in held[index] if shape.columns]
             x = _features(path, shape.type, mine)

@@ -34,19 +34,8 @@ import numpy as np
 
 from sordino.base.errors import RemoteProtocolError
 from sordino.base.message import Embedding, Labels, Passive, Turn, Vector, numbers
-from sordino.core.effect import (
-    Arrived,
-    Effect,
-    Effects,
-    Event,
-    Lapsed,
-    Learn,
-    Left,
-    Send,
-    Skip,
-    Wake,
-    Woke,
-)
+from sordino.core import effect
+from sordino.core.effect import Effect, Effects, Event, Learn, Send, Skip, Wake, Woke
 
 
 @dataclass(slots=True, eq=False)
@@ -108,15 +97,15 @@ class EventRules:
     def step(self, state: EventState, event: Event) -> tuple[EventState, Effects]:
         """Return what follows from one event; the state is changed in place."""
         match event:
-            case Arrived(Embedding() | Labels() | Passive() as word):
+            case effect.Arrived(Embedding() | Labels() | Passive() as word):
                 return state, self._heard(state, word)
             case Woke(tag) if tag == f"ask {state.closed + 1}" and not state.asked:
                 return state, self._ask(state)
             case Woke(tag) if tag == f"missing {state.closed + 1}" and state.asked:
                 return state, self._give_up(state, range(self.parties))
-            case Lapsed(party, number) if number == state.closed + 1 and state.asked:
+            case effect.Lapsed(party, number) if number == state.closed + 1 and state.asked:
                 return state, self._give_up(state, (party,))
-            case Left(party) if state.asked:
+            case effect.Left(party) if state.asked:
                 return state, self._give_up(state, (party,))
         return state, ()
 

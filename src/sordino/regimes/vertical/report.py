@@ -12,24 +12,10 @@ from itertools import groupby, pairwise
 from statistics import fmean
 from typing import Literal
 
+from sordino.core import statements
 from sordino.core.records import known, number
 from sordino.core.run.reading import Run
-from sordino.core.statements import (
-    DECADES,
-    Colour,
-    Costs,
-    Course,
-    Fact,
-    Figure,
-    Mark,
-    Members,
-    Panel,
-    RegimeReport,
-    Series,
-    over_rounds,
-    points,
-    trace,
-)
+from sordino.core.statements import Figure, Mark, Panel, Series, over_rounds, points, trace
 from sordino.regimes.vertical.records import Party, VerticalRound, vertical
 from sordino.report.words import amount, bound, estimated, percent, plain
 
@@ -151,7 +137,7 @@ def regret(run: Run, mean: str) -> Iterator[Figure]:
     kind = "static" if run.about.method == "slr" else "dynamic"
     protected = run_protects(run) and known(vertical(run).open) is None
     caption = REGRET.format(each=mean, what=_followed(run), kind=kind) + NOISY * protected
-    wide = max(seen) > DECADES * min(seen)
+    wide = max(seen) > statements.DECADES * min(seen)
     above = Panel(
         label="mean ‖∇S‖²",
         series=[Series(x=xs, y=[y if y > 0 else math.nan for y in means], colour="green")],
@@ -166,7 +152,7 @@ def regret(run: Run, mean: str) -> Iterator[Figure]:
 
 def stacked(
     xs: Sequence[float],
-    parts: Iterable[tuple[str, Sequence[float], Colour]],
+    parts: Iterable[tuple[str, Sequence[float], statements.Colour]],
     kind: Literal["bar", "histogram", "area"],
     texts: Mapping[str, Sequence[str]],
 ) -> Iterator[Series]:
@@ -195,7 +181,7 @@ def activation(run: Run) -> Iterator[Figure]:
         shares.sort(reverse=True)
     active, silent = ([100 * share for share in each] for each in zip(*shares, strict=True))
     passive = [max(100.0 - a - s, 0.0) for a, s in zip(active, silent, strict=True)]
-    parts: tuple[tuple[str, list[float], Colour], ...] = (
+    parts: tuple[tuple[str, list[float], statements.Colour], ...] = (
         ("active", active, "blue"),
         ("passive, answered", passive, "quiet"),
         ("did not answer", silent, "orange"),
@@ -218,7 +204,7 @@ def activation(run: Run) -> Iterator[Figure]:
 
 def traffic(run: Run) -> Iterator[Figure]:
     """Yield MiB so far: payload up, payload down, and framing, one upon another."""
-    kinds: dict[str, tuple[str, Colour]] = {
+    kinds: dict[str, tuple[str, statements.Colour]] = {
         "up": ("payload up", "blue"),
         "down": ("payload down", "green"),
         "framing": ("framing", "quiet"),
@@ -315,7 +301,7 @@ def _short(seconds: float) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Totals(Costs):
+class Totals(statements.Costs):
     """Costs of all events so far.
 
     Rows hold bytes and seconds since the beginning, but shares of the events since the row before;
@@ -405,7 +391,7 @@ def _party(units: Sequence[str]) -> str:
     )
 
 
-def _facts(run: Run) -> list[Fact]:
+def _facts(run: Run) -> list[statements.Fact]:
     found, private = totals(run), run_protects(run)
     length, how = plain(stretch(run)), ", estimated" if private else ""
     whole, recent = (
@@ -445,7 +431,7 @@ PLAYED = {
 }
 
 
-def _courses(run: Run) -> list[Course]:
+def _courses(run: Run) -> list[statements.Course]:
     about, said = run.about, vertical(run)
     window, alpha = number(said.window), number(said.alpha)
     several = window not in (None, 1)
@@ -465,7 +451,9 @@ def _courses(run: Run) -> list[Course]:
         "without an answer": MISSING.get(str(said.missing), "-"),
         "played": PLAYED.get(str(said.path), "-"),
     }
-    found = [Course("What was played", rows=[row for row in rows.items() if row[1] != "-"])]
+    found = [
+        statements.Course("What was played", rows=[row for row in rows.items() if row[1] != "-"])
+    ]
     if stated := released(run):
         table = [(name, bound(epsilon), what) for name, epsilon, what in stated]
         kept = exposed(run) or "Label and features are protected, each as far as the table says."
@@ -474,7 +462,7 @@ def _courses(run: Run) -> list[Course]:
             f"{known(about.accountant) or '-'} accountant."
         )
         title, head = "What is released of an entity", ("of an entity", "epsilon", "what")
-        found.append(Course(title, kept + at, head=head, rows=table, wordy=True))
+        found.append(statements.Course(title, kept + at, head=head, rows=table, wordy=True))
     return found
 
 
@@ -516,7 +504,7 @@ def _terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str,
     ]
 
 
-def _members(run: Run) -> Members:
+def _members(run: Run) -> statements.Members:
     clients, found = vertical(run).members, totals(run)
     head = ["party", "features", "embedding", "parameters"]
     rows = [
@@ -533,7 +521,9 @@ def _members(run: Run) -> Members:
         for row, *cells in zip(rows, found.active, found.silent, up, down, strict=True):
             row += [percent(cells[0]), percent(cells[1]), amount(cells[2]), amount(cells[3])]
     note = "MiB are payload, without framing." if found is not None else ""
-    return Members(f"{len(rows)} parties: what they hold and what they did", note, head, rows)
+    return statements.Members(
+        f"{len(rows)} parties: what they hold and what they did", note, head, rows
+    )
 
 
 def _shared(whole: float, clients: Sequence[Party], shares: Iterable[float]) -> list[float]:
@@ -555,7 +545,7 @@ def exposed(run: Run) -> str | None:
     )
 
 
-TELLER = RegimeReport(
+TELLER = statements.RegimeReport(
     facts=_facts,
     courses=_courses,
     terms=_terms,

@@ -39,50 +39,22 @@ from sordino.base.frozen import Frozen
 from sordino.base.message import Derivative, Embedding, Query, Vector, encode
 from sordino.base.registry import foreign
 from sordino.base.settings import tune
+from sordino.core import effect, world
 from sordino.core import records as rows
-from sordino.core.effect import (
-    Arrived,
-    Begin,
-    BlockPlayed,
-    Closed,
-    Effect,
-    Effects,
-    Event,
-    EventBlock,
-    Finish,
-    Log,
-    Request,
-    Said,
-    Send,
-    Stop,
-)
+from sordino.core.effect import BlockPlayed, Effect, Effects, Event, EventBlock, Log, Request, Send
 from sordino.core.kernel import Kernel
 from sordino.core.plan import Plan
 from sordino.core.prepared import Affordable, PreparedRun, open_ledgers
-from sordino.core.run.environment import (
-    answering,
-    charge_key_prefix,
-    protective,
-    response_key_prefix,
-)
-from sordino.core.world import Block as Permitted
-from sordino.core.world import (
-    ChargeRequest,
-    Charges,
-    EncodedSnapshot,
-    KernelSnapshot,
-    Paid,
-    RegimeRules,
-    RunListener,
-    World,
-    unpacked,
-)
+from sordino.core.run import environment
+from sordino.core.run.environment import charge_key_prefix
+from sordino.core.world import ChargeRequest, Charges, EncodedSnapshot, KernelSnapshot, World
 from sordino.data.stream import Piece
 from sordino.mechanisms.response import RandomisedResponse, secret
 from sordino.privacy import Allowance, Budget, Charge, LedgerSession, Permits, accountant
 from sordino.privacy.accounting import Spent
 from sordino.privacy.rounding import epsilon_text
 from sordino.privacy.session import History
+from sordino.regimes.vertical import regime as prices
 from sordino.regimes.vertical.halves import Arrays, Engine, EventPath, Graph, Played
 from sordino.regimes.vertical.method import Mask
 from sordino.regimes.vertical.models import Split, make_party, make_server, named, rates
@@ -90,16 +62,10 @@ from sordino.regimes.vertical.records import Party, Vertical, VerticalRound
 from sordino.regimes.vertical.records import Release as Released
 from sordino.regimes.vertical.regime import (
     BLOCK,
-    charges,
-    feature_charges,
     label_charges,
     label_epsilon,
     party_unit,
-    price,
     promised,
-    schedule,
-    units,
-    unprotected,
 )
 from sordino.regimes.vertical.stream import Activity, Arranged, LabelRandomizer, remember, source
 from sordino.regimes.vertical.study import VerticalStudy
@@ -310,7 +276,7 @@ def _table(prefix: str, vectors: Mapping[str, Array]) -> dict[int, int]:
 
 
 @dataclass(kw_only=True, eq=False)
-class Events(RegimeRules[State], World[State]):
+class Events(world.RegimeRules[State], World[State]):
     """A vertical federation on one machine, and to the kernel a stream: blocks one after another,
     each charged, played and counted, with rows where they are due. What is released of an entity
     adds up, appearance by appearance. It is its own rules: what follows depends on the stream that
@@ -377,11 +343,11 @@ class Events(RegimeRules[State], World[State]):
             mechanism=mechanism, key=key, memoised=privacy.memoised, required=label_charges(study)
         )
         self.charge_key_prefix = charge_key_prefix(study, self.run_id)
-        self.origin = response_key_prefix(study, self.run_id)
+        self.origin = environment.response_key_prefix(study, self.run_id)
 
     def prepared(self, chosen: EventPath) -> PreparedRun:
         """Return the objects of a run that is played as ``chosen``."""
-        study, priced = self.study, price(self.study)
+        study, priced = self.study, prices.price(self.study)
         return PreparedRun(
             study=study,
             plan=priced,
@@ -401,7 +367,7 @@ class Events(RegimeRules[State], World[State]):
         found: dict[str, History] = {}
         if self.affordable_steps is not None:
             most = min(self.affordable_steps[0], -(-self.study.horizon * self.batch // rows))
-            for unit, event, count in charges(self.study, 1, most):
+            for unit, event, count in prices.charges(self.study, 1, most):
                 if unit in self.ledgers.names:
                     found[unit] = (*found.get(unit, ()), (event, count))
         return found
@@ -433,7 +399,7 @@ class Events(RegimeRules[State], World[State]):
         """Return a moment that was kept. If what releases depend on is not what it was then,
         appearances are counted from nothing again.
         """
-        return unpacked(packed, self._unpacked)
+        return world.unpacked(packed, self._unpacked)
 
     def _unpacked(self, local: EncodedSnapshot) -> State:
         rest, vectors = msgspec.json.decode(local.rest, type=_Rest), dict(local.vectors)
@@ -455,7 +421,9 @@ class Events(RegimeRules[State], World[State]):
         self.player.unpack(self.state.kept)
         return msgspec.structs.replace(moment, state=self.state)
 
-    def run(self, moment: KernelSnapshot[State], watcher: RunListener) -> KernelSnapshot[State]:
+    def run(
+        self, moment: KernelSnapshot[State], watcher: world.RunListener
+    ) -> KernelSnapshot[State]:
         """Play from ``moment`` to the end of the run."""
         tune()
         return Kernel(self, self.resumed(moment), watcher).run()
@@ -515,7 +483,7 @@ class Events(RegimeRules[State], World[State]):
         self, first: int, last: int, event: int, charge_key_prefix: str
     ) -> Iterator[ChargeRequest]:
         """Yield the charges of an entity's appearances ``first`` to ``last``, at an event."""
-        for part, (unit, release, count) in enumerate(charges(self.study, first, last)):
+        for part, (unit, release, count) in enumerate(prices.charges(self.study, first, last)):
             charge = Charge(
                 unit=unit,
                 event=release,
@@ -546,13 +514,13 @@ class Events(RegimeRules[State], World[State]):
         match event:
             case _ if state.ended is not None:
                 pass
-            case Begin():
+            case effect.Begin():
                 effects = self.open_block(state)
-            case Arrived(BlockPlayed() as played) if played.number == state.position + 1:
+            case effect.Arrived(BlockPlayed() as played) if played.number == state.position + 1:
                 effects = self._played(state, played)
-            case Stop(why):
+            case effect.Stop(why):
                 effects = self._end(state, why)
-        if any(isinstance(effect, Closed | Finish) for effect in effects):
+        if any(isinstance(each, effect.Closed | effect.Finish) for each in effects):
             state.kept, state.model = self.player.pack(), self.player.model
         return state, effects
 
@@ -592,7 +560,7 @@ class Events(RegimeRules[State], World[State]):
         found = self._log(state, state.position) if left else ()
         accuracy = _right(self.error(state.whole))
         end = Log(rows.End(round=state.position, why=why, accuracy=accuracy))
-        return [*found, end, Finish(why)]
+        return [*found, end, effect.Finish(why)]
 
     def error(self, tally: Tally) -> float | None:
         """Return the share of wrong predictions, under privacy an unbiased estimate; or None."""
@@ -629,7 +597,7 @@ class Events(RegimeRules[State], World[State]):
             steps=max(whole.active),
         )
         state.row = Tally.zero(len(tally.active))
-        return Log(row), Closed(stop)
+        return Log(row), effect.Closed(stop)
 
     def read_next(self, state: State, task: EventBlock) -> list[ChargeRequest]:
         """Read a block, and return its charges: for what no entity has released so often."""
@@ -641,14 +609,14 @@ class Events(RegimeRules[State], World[State]):
             state.booked.append((self.charge_key_prefix, task.number, *appearances))
         return requests
 
-    def requests(self, state: State, effects: Effects, paid: Paid) -> Charges:
+    def requests(self, state: State, effects: Effects, paid: world.Paid) -> Charges:
         """Read the block that is asked for, and return its charges."""
-        for effect in effects:
-            if isinstance(effect, Send) and isinstance(effect.message, EventBlock):
-                return self.read_next(state, effect.message)
+        for each in effects:
+            if isinstance(each, Send) and isinstance(each.message, EventBlock):
+                return self.read_next(state, each.message)
         return ()
 
-    def reissued(self, state: State, blocks: Mapping[int, Sequence[Permitted]]) -> Charges:
+    def reissued(self, state: State, blocks: Mapping[int, Sequence[world.Block]]) -> Charges:
         """Return all that was booked for what this run has counted."""
         return [
             request
@@ -662,7 +630,7 @@ class Events(RegimeRules[State], World[State]):
             row = msgspec.structs.replace(row, epsilon=math.inf)
         return msgspec.structs.replace(row, time=msgspec.UNSET)
 
-    def answer(self, site: int, number: int, task: Request | None, permits: Permits) -> Said:
+    def answer(self, site: int, number: int, task: Request | None, permits: Permits) -> effect.Said:
         """Play the block that was read, and count what came of it up to each row of the log."""
         block = self.block
         if not isinstance(task, EventBlock) or block is None:
@@ -734,13 +702,13 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Affordable) -> Pre
     split = Split.of(study, stream)
     shape = split.shaping(fingerprint)
     whose = {party_unit(m): f"{party_unit(m)}/{digest[:16]}" for m, digest in enumerate(shape[1:])}
-    noise = protective(study, run, shape, folder)
+    noise = environment.protective(study, run, shape, folder)
     # the noise is over what it covers already
     ledgers = open_ledgers(
         study,
         folder,
         run,
-        {unit: f"{fingerprint}/{whose.get(unit, unit)}" for unit in units(study)},
+        {unit: f"{fingerprint}/{whose.get(unit, unit)}" for unit in prices.units(study)},
         [*shape, *split.digests()],
         known,
         # an entity's record books them, too
@@ -752,7 +720,7 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Affordable) -> Pre
         run_id=run,
         engine=partial(_engine, split, noise),
         stream=Arranged(stream, split.held),
-        entropy=partial(answering, study, run, shape, folder),
+        entropy=partial(environment.answering, study, run, shape, folder),
         affordable_steps=appearances(study, pays, ledgers),
         ledgers=ledgers,
     )
@@ -765,7 +733,7 @@ def appearances(study: VerticalStudy, pays: Affordable, ledgers: LedgerSession) 
     """
     if study.privacy.unit == "none" or pays is not None:
         return None if pays is None else [pays[0]]
-    asked, unit = schedule(study), promised(study)
+    asked, unit = prices.schedule(study), promised(study)
     left = asked.of(unit).affordable_in(ledgers, 1, alone=True)
     most = left[unit] if unit in left else asked.affordable(unit)
     whole = study.horizon * study.method.batch
@@ -802,7 +770,7 @@ def _engine(split: Split, noise: Entropy) -> Engine:
             from sordino.regimes.vertical.messages import Messages, ServerModel
 
             found = Messages(ServerModel(split.rules, server), parties, columns)
-    found.required = feature_charges(study)
+    found.required = prices.feature_charges(study)
     return found
 
 
@@ -838,7 +806,7 @@ def facts(split: Split, priced: Plan, chosen: EventPath) -> Vertical:
         path=chosen,
         clip=privacy.embedding.clip if privacy.embedding is not None else None,
         label_epsilon=label_epsilon(study) if private else None,
-        open=unprotected(study) if private else None,
+        open=prices.unprotected(study) if private else None,
         releases=tuple(Released(unit=u, what=what, epsilon=e) for u, what, e in priced.releases),
         R_c=None,
     )
