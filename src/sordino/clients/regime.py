@@ -12,15 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.clients import pricing
+from sordino.clients import study as studies
 from sordino.clients.division import Federation, examples, federation, identified, known_records
 from sordino.clients.pricing import Trial
-from sordino.clients.study import (
-    HorizontalStudy,
-    SampledPromise,
-    for_dimension,
-    resting_on,
-    testing,
-)
+from sordino.clients.study import HorizontalStudy, SampledPromise
 from sordino.core import regimes
 from sordino.core.plan import Disk, Plan, Schedule
 from sordino.core.prepared import Affordable, PreparedRun
@@ -307,7 +302,7 @@ class HorizontalRegime(Regime[H]):
             shape = study.data.seen(test.shape)
         else:
             test, shape = divided.test, divided.test.shape
-        return for_dimension(study, _outline(study, shape, test.outputs).dim)
+        return studies.for_dimension(study, _outline(study, shape, test.outputs).dim)
 
     def calibrated(self, study: H) -> H:
         """Return the study with its noise filled in."""
@@ -320,7 +315,7 @@ class HorizontalRegime(Regime[H]):
         known = _outline(study, shape, divided.test.outputs)
         if study.world.latency.reads:  # whether its file can be used
             study.world.latency.tasks(Seeded(study.seed), len(sizes))
-        sized = for_dimension(study, known.dim)
+        sized = studies.for_dimension(study, known.dim)
         priced = self.price(sized, sizes, known.dim)
         priced = replace(priced, disk=self.disk(sized, known.dim))
         if study.execution.device not in ("auto", "cpu"):
@@ -381,13 +376,13 @@ class HorizontalRegime(Regime[H]):
 
     def assumptions(self, study: H) -> list[str]:
         """Return what the promise rests on."""
-        return resting_on(study)
+        return studies.resting_on(study)
 
     def remarks(self, study: H) -> list[str]:
         """Return what is said of the test set before a run, where its rows are a user's own."""
         if study.data.published:
             return []
-        return [testing(study) + (f" {MEASURE}" if study.data.testing == "none" else "")]
+        return [studies.testing(study) + (f" {MEASURE}" if study.data.testing == "none" else "")]
 
 
 def sampled(study: HorizontalStudy) -> SampledPromise:
