@@ -403,7 +403,7 @@ def ends(tmp_path: Path) -> Ends:
     for index in (0, 2):
         study, made, out = joins(laid, index, None)
         out.mkdir()
-        site: Any = made(study, out, "run").simulation
+        site: Any = made(study, out, "run", None).simulation
         worlds.append(site.inner)
     agreed = Agreed(laid.server)
     part = agreed.network
@@ -532,7 +532,7 @@ def test_before_it_joins_a_site_is_told_what_is_not_protected(tmp_path: Path) ->
     for index in (0, 2):
         study, made, out = joins(laid, index, None)
         out.mkdir()
-        built = made(study, out, "run")
+        built = made(study, out, "run", None)
         promises.append(str(session.describe(built, "run").guarantee))
         built.simulation.ledgers.close()
     assert promises[0].startswith("No privacy guarantee for what this site has: embeddings")
