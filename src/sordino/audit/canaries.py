@@ -45,7 +45,6 @@ from sordino.clients.pricing import Trial
 from sordino.clients.simulation import Simulation
 from sordino.clients.study import HorizontalStudy
 from sordino.core.prepared import PreparedRun
-from sordino.data import Dataset
 from sordino.mechanisms.correlated import CorrelatedGaussian, Memory, released
 from sordino.mechanisms.gaussian import Bounded, Learning
 from sordino.mechanisms.gaussian import Gaussian as SameNoise
@@ -171,18 +170,6 @@ class Watched:
             deviation = made.fresh_multiplier
         self.seen.append((rest, deviation))
         return noisy, count, after
-
-
-def dirac(
-    flat: Flat, loss: Loss, part: Dataset, coins: Coins, rng: Generator
-) -> tuple[PlantedSum, Examples]:
-    """Canaries (m,) behind a client's examples, each with a gradient on one number of its own."""
-    m = len(coins)
-    places = torch.from_numpy(np.sort(rng.permutation(flat.dim)[:m]))
-    x = np.concatenate([part.x, np.zeros((m, *part.x.shape[1:]), part.x.dtype)])
-    y = np.concatenate([part.y, np.where(coins, 0, ABSENT)])
-    examples = Examples(torch.from_numpy(x), torch.from_numpy(y))
-    return PlantedSum(flat, loss, len(part), places), examples
 
 
 def likelihoods(seen: Sequence[tuple[Scores, float]], rate: float) -> Scores:
@@ -391,18 +378,23 @@ def white_box(study: HorizontalStudy, canaries: int, alpha: float, name: str) ->
 
     def plant(built: PreparedRun) -> Planted:
         client, flat = _first(built)
-        coins = _coins(study, "dirac", min(canaries, flat.dim, MOST))
+        coins, part = _coins(study, "dirac", min(canaries, flat.dim, MOST)), divided.parts[0]
         rng = Seeded(study.seed).at("audit", "canaries", "places")
-        kernel, examples = dirac(flat, loss_of(study), divided.parts[0], coins, rng)
+        places = torch.from_numpy(np.sort(rng.permutation(flat.dim)[: len(coins)]))
+        none = np.zeros((len(coins), *part.x.shape[1:]), part.x.dtype)
+        x = np.concatenate([part.x, none])
+        y = np.concatenate([part.y, np.where(coins, 0, ABSENT)])
+        examples = Examples(torch.from_numpy(x), torch.from_numpy(y))
+        kernel = PlantedSum(flat, loss_of(study), len(part), places)
         seen = Watched(client.mechanism, kernel.without, kernel.places)
         kernels = ModelKernels(flat, kernel, client.kernels.mean)
         planted = replace(client, examples=examples, kernels=kernels, mechanism=seen)
-        rate, passes, real = client.sampling_rate, client.passes, len(divided.parts[0])
+        rate, passes = client.sampling_rate, client.passes
 
         def scores(_: Vector) -> Scores:
             if passes is None:
                 return likelihoods(seen.seen, rate)
-            return likelihoods_in_order(seen, real, passes.batches)
+            return likelihoods_in_order(seen, len(part), passes.batches)
 
         return _with_first(built, planted), scores, coins
 

@@ -37,7 +37,7 @@ from functools import lru_cache, partial
 from typing import Protocol
 
 from sordino.base.errors import StudyError, did_you_mean
-from sordino.privacy import loss, parts, pure, renyi
+from sordino.privacy import parts, pure
 from sordino.privacy.event import (
     Chosen,
     Composed,
@@ -254,64 +254,17 @@ def _or_basic_delta(deltas: Price) -> Price:
 
 
 def _lowest(steps: Steps, delta: float, *, quick: bool = False) -> float:
+    from sordino.privacy import loss, renyi
+
     # Rounding in the FFT leaves nothing to say about a delta near 1e-15, and grids have a floor:
     # there the Rényi bound is the better one. The lower of two upper bounds is an upper bound.
     return min(loss.epsilon(steps, delta, quick=quick), renyi.improved_epsilon(steps, delta))
 
 
 def _lowest_delta(steps: Steps, epsilon: float) -> float:
+    from sordino.privacy import loss, renyi
+
     return min(loss.delta(steps, epsilon), renyi.improved_delta(steps, epsilon))
-
-
-_ALL: dict[str, Accountant] = {
-    a.name: a
-    for a in (
-        _Named(
-            "pld",
-            "privacy loss distributions, rounded up (Doroshenko et al. 2022)",
-            _or_basic(_lowest),
-            _or_basic_delta(_lowest_delta),
-            rough=_or_basic(partial(_lowest, quick=True)),
-        ),
-        _Named(
-            "rdp",
-            "Rényi divergences, improved conversion (Canonne et al. 2020)",
-            _or_basic(renyi.improved_epsilon),
-            _or_basic_delta(renyi.improved_delta),
-        ),
-        _Named(
-            "rdp-classic",
-            "Rényi divergences of integer order, classic conversion (Mironov 2017)",
-            _or_basic(renyi.classic_epsilon),
-            _or_basic_delta(renyi.classic_delta),
-        ),
-    )
-}
-NAMES = tuple(_ALL)
-
-
-_FIXED = re.compile(r"rdp@([0-9]+(?:\.[0-9]+)?)")
-
-
-def fixed_order(name: str) -> float | None:
-    """alpha of an accountant of one order; None for the others."""
-    found = _FIXED.fullmatch(name)
-    return float(found[1]) if found and 1.0 < float(found[1]) <= 1024.0 else None
-
-
-@lru_cache(maxsize=64)
-def _fixed(name: str, order: float) -> Accountant:
-    price = lru_cache(maxsize=65536)(lambda steps, delta: renyi.fixed_epsilon(steps, delta, order))
-    bound = (
-        f"Rényi divergence of the one order {order:g}, fixed in advance (Feldman and Zrnic 2021)"
-    )
-    return _Named(
-        name,
-        bound,
-        price,
-        lambda steps, epsilon: renyi.fixed_delta(steps, epsilon, order),
-        order=order,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,10 +289,14 @@ class _Best:
         return parts.best_delta(self.inner, tuple(spent), self.trials, epsilon)
 
 
-@lru_cache(maxsize=64)
-def _best(name: str) -> Accountant | None:
-    found = parts.named(name)
-    return None if found is None else _Best(name, accountant(found[0]), found[1])
+NAMES = ("pld", "rdp", "rdp-classic")
+_FIXED = re.compile(r"rdp@([0-9]+(?:\.[0-9]+)?)")
+
+
+def fixed_order(name: str) -> float | None:
+    """alpha of an accountant of one order; None for the others."""
+    found = _FIXED.fullmatch(name)
+    return float(found[1]) if found and 1.0 < float(found[1]) <= 1024.0 else None
 
 
 def accountant(name: str) -> Accountant:
@@ -348,15 +305,49 @@ def accountant(name: str) -> Accountant:
     Raises:
         StudyError: if there is none.
     """
-    order = fixed_order(name)
-    if order is not None:
-        return _fixed(name, order)
-    if (best := _best(name)) is not None:
-        return best
-    if name not in _ALL:
-        hint = did_you_mean(name, NAMES) or "."
-        raise StudyError(
-            f"accountant {name!r} is not known{hint} Known: {', '.join(NAMES)}, rdp@8 (or "
-            "another order above 1)"
+    return _made(name)
+
+
+@lru_cache(maxsize=1024)
+def _made(name: str) -> Accountant:
+    from sordino.privacy import renyi  # arrays take a while to import
+
+    if (order := fixed_order(name)) is not None:
+        return _Named(
+            name,
+            f"Rényi divergence of the one order {order:g}, fixed in advance (Feldman and Zrnic "
+            "2021)",
+            lru_cache(maxsize=65536)(partial(renyi.fixed_epsilon, order=order)),
+            partial(renyi.fixed_delta, order=order),
+            order=order,
         )
-    return _ALL[name]
+    if (found := parts.named(name)) is not None:
+        return _Best(name, accountant(found[0]), found[1])
+    match name:
+        case "pld":
+            return _Named(
+                name,
+                "privacy loss distributions, rounded up (Doroshenko et al. 2022)",
+                _or_basic(_lowest),
+                _or_basic_delta(_lowest_delta),
+                rough=_or_basic(partial(_lowest, quick=True)),
+            )
+        case "rdp":
+            return _Named(
+                name,
+                "Rényi divergences, improved conversion (Canonne et al. 2020)",
+                _or_basic(renyi.improved_epsilon),
+                _or_basic_delta(renyi.improved_delta),
+            )
+        case "rdp-classic":
+            return _Named(
+                name,
+                "Rényi divergences of integer order, classic conversion (Mironov 2017)",
+                _or_basic(renyi.classic_epsilon),
+                _or_basic_delta(renyi.classic_delta),
+            )
+    hint = did_you_mean(name, NAMES) or "."
+    raise StudyError(
+        f"accountant {name!r} is not known{hint} Known: {', '.join(NAMES)}, rdp@8 (or "
+        "another order above 1)"
+    )

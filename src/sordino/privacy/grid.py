@@ -30,6 +30,8 @@ from importlib import import_module, machinery, util
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 _TAIL = 1e-15  # mass that a composition may cut off
 _OUTSIDE = -50.0  # log of the mass of the noise that is not looked at
 _EDGE = -9.745474864965935  # of the standard normal: half of that mass lies below
@@ -83,8 +85,6 @@ class Side:
     @cached_property
     def _moments(self) -> list[tuple[float, float]]:
         """Orders, and the logarithms of the moment generating function there."""
-        import numpy as np
-
         size, index = len(self.masses), np.arange(len(self.masses))
         signs = np.sign(self.masses)  # rounding in a transform leaves some just below zero
         with np.errstate(divide="ignore"):
@@ -112,8 +112,6 @@ class Side:
 
     def power(self, count: int) -> Side:
         """``count`` such losses together."""
-        import numpy as np
-
         size = len(self.masses)
         low, high = self._bounds(count)
         length = high - low + 1
@@ -135,8 +133,6 @@ class Side:
 
     def delta(self, epsilon: float) -> float:
         """The hockey-stick divergence at ``epsilon``."""
-        import numpy as np
-
         losses = (np.arange(len(self.masses)) + self.lowest) * self.grid
         beyond = losses > epsilon
         return float(
@@ -147,8 +143,6 @@ class Side:
         """The smallest epsilon with a divergence of at most ``delta``; infinite if there is
         none.
         """
-        import numpy as np
-
         if self.infinite > delta:
             return math.inf
         above, below = self.infinite, 0.0  # masses of both sides at larger losses
@@ -172,8 +166,6 @@ class Side:
 @lru_cache(maxsize=256)
 def _exponentials(grid: float, piece: int) -> Any:
     """e^-loss of the losses of a piece, none below 0, (:data:`_PIECE`,)."""
-    import numpy as np
-
     # Not numpy's exponential: its last bit depends on the processor.
     first = piece * _PIECE
     return np.array([math.exp(-number * grid) for number in range(first, first + _PIECE)])
@@ -183,8 +175,6 @@ def _ends(upper: Any, lower: Any, losses: Any, delta: float) -> float | None:
     """The epsilon that lies between two of the falling ``losses`` (n,), with the masses of both
     sides at larger losses (n + 1,); None where it is below all of them.
     """
-    import numpy as np
-
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         reached = np.log((upper[:-1] - delta) / lower[:-1])
     near = 1e-9 * (1.0 + np.abs(losses))  # what is close is looked at by itself
@@ -255,8 +245,6 @@ class Mixture:
     @property
     def variance(self) -> float:
         """About the variance of the loss."""
-        import numpy as np
-
         chances, j = self.chances, np.arange(self.rows + 1.0) / self.sigma
         mean = 0.5 * j * j
         with np.errstate(over="ignore", invalid="ignore"):
@@ -270,8 +258,6 @@ class Mixture:
 
     def loss(self, x: Any) -> tuple[Any, Any]:
         """The loss at noise ``x`` (n,), and how fast it rises there."""
-        import numpy as np
-
         j = np.arange(self.rows + 1.0)
         drawn = self.chances > 0.0
         j, chances = j[drawn], self.chances[drawn]
@@ -290,8 +276,6 @@ class Mixture:
 
         Any place in its stead gives a divergence that is smaller by the square of its distance.
         """
-        import numpy as np
-
         places = np.linspace(low, high, 4096)
         x = np.interp(loss, self.loss(places)[0], places)
         for _ in range(_NEWTON):
@@ -303,8 +287,6 @@ class Mixture:
 
     def deltas(self, epsilons: Any, low: float, high: float, *, with_record: bool) -> Any:
         """The divergences (n,) at ``epsilons`` (n,)."""
-        import numpy as np
-
         ndtr, log_ndtr = functions().ndtr, functions().log_ndtr
         sign = 1.0 if with_record else -1.0
         found = np.zeros_like(epsilons)
@@ -327,8 +309,6 @@ class Mixture:
 @lru_cache(maxsize=64)
 def _binomial(q: float, k: int) -> Any:
     """Return P(J = j) of k draws, (k + 1,)."""
-    import numpy as np
-
     none = math.log1p(-q)
     return np.array([math.comb(k, j) * q**j * math.exp((k - j) * none) for j in range(k + 1)])
 
@@ -336,8 +316,6 @@ def _binomial(q: float, k: int) -> Any:
 @lru_cache(maxsize=16)
 def mixture(rate: float, sigma: float, rows: int, grid: float) -> Losses:
     """Of one Gaussian on a Poisson sample, for several rows that fall away together."""
-    import numpy as np
-
     pair, edge = Mixture(rate, sigma, rows), -_EDGE * sigma
     low, high = -edge, rows + edge
     lowest, none, highest = (float(each) for each in pair.loss(np.array([low, edge, high]))[0])
@@ -358,8 +336,6 @@ def gaussian(rate: float, sigma: float, grid: float) -> Losses:
 
 
 def _gaussian(rate: float, sigma: float, grid: float, *, with_record: bool) -> Side:
-    import numpy as np
-
     edge = _EDGE * sigma
     shift = 1.0 if with_record else 0.0  # of the end with the larger losses
     ends = edge - shift, -edge + (1.0 - shift)
@@ -371,8 +347,6 @@ def _gaussian(rate: float, sigma: float, grid: float, *, with_record: bool) -> S
 
 def _connected(grid: float, lowest: int, delta: Any) -> Side:
     """The losses with these divergences (n,) at the multiples of ``grid`` from ``lowest`` on."""
-    import numpy as np
-
     if len(delta) == 1:
         return Side(grid, lowest, 1 - delta, float(delta[0]))
     delta = np.minimum.accumulate(delta)
@@ -393,8 +367,6 @@ def _loss(x: Any, rate: float, sigma: float, with_record: bool) -> Any:
 
 def _noise(loss: Any, rate: float, sigma: float, with_record: bool) -> Any:
     """Where the loss (n,) lies: :func:`_loss` inverted."""
-    import numpy as np
-
     if rate < 1.0:
         sign = 1.0 if with_record else -1.0
         bound = sign * math.log(1 - rate)  # no loss reaches it
@@ -407,8 +379,6 @@ def _noise(loss: Any, rate: float, sigma: float, with_record: bool) -> Any:
 
 def _deltas(epsilons: Any, rate: float, sigma: float, with_record: bool) -> Any:
     """The divergences (n,) at ``epsilons`` (n,)."""
-    import numpy as np
-
     log_ndtr, ndtr = functions().log_ndtr, functions().ndtr
     found, reached = np.zeros_like(epsilons), np.full(epsilons.shape, True)
     if rate < 1.0 and with_record:
@@ -430,8 +400,6 @@ def _deltas(epsilons: Any, rate: float, sigma: float, with_record: bool) -> Any:
 
 def _log_affine(a: float, b: Any, c: float) -> Any:
     """log(a e^b + c) for b (n,), a > 0 and c other than 0."""
-    import numpy as np
-
     d = b + np.log(a)
     if c < 0:
         found = d + np.log1p(-np.exp(np.log(-c) - d))
@@ -443,8 +411,6 @@ def _log_affine(a: float, b: Any, c: float) -> Any:
 
 def _convolved(x: Any, y: Any) -> Any:
     """The full convolution (n + m - 1,) of ``x`` (n,) and ``y`` (m,)."""
-    import numpy as np
-
     length = len(x) + len(y) - 1
     if min(len(x), len(y)) == 1:
         return x * y
@@ -456,8 +422,6 @@ def _cut(masses: Any) -> tuple[int, Any, float]:
     """Return the number of masses cut below, the others, and the mass cut above: at most half of
     :data:`_TAIL` each. What fell away below is put on the first that stays.
     """
-
-    import numpy as np
 
     def few(values: Any) -> int:
         beyond = np.cumsum(values) > _TAIL / 2

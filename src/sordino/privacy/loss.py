@@ -51,6 +51,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from sordino.privacy import grid as grids
 from sordino.privacy import pure
 from sordino.privacy.grid import Losses, Side, functions
@@ -118,8 +120,6 @@ def _split(steps: Steps) -> tuple[Steps, Steps]:
 
 def gaussian_delta(mu: Any, epsilon: float) -> Any:
     """delta of Gaussians at distance ``mu`` (number or array), never too small."""
-    import numpy as np
-
     erfcx, ndtr = functions().erfcx, functions().ndtr
     mu = np.asarray(mu, dtype=np.float64)
     safe = np.where(mu > 0.0, mu, 1.0)
@@ -168,7 +168,6 @@ def _harsh_delta(steps: Steps, epsilon: float) -> float:
 @lru_cache(maxsize=64)
 def _inclusions(rate: float, count: int) -> tuple[Any, Any]:
     """Numbers of inclusions and probabilities under Bin(count, rate), rounded up by bucket."""
-    import numpy as np
     from scipy.special import bdtrc  # type: ignore[import-untyped]
 
     spread = 8.0 * math.sqrt(count * rate * (1.0 - rate)) + 40.0  # the upper tail is below 1e-15

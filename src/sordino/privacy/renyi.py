@@ -51,6 +51,8 @@ from functools import lru_cache
 from heapq import heappop, heappush
 from typing import Any
 
+import numpy as np
+
 from sordino.privacy import pure
 from sordino.privacy.grid import Mixture, functions
 from sordino.privacy.pure import Kind, Steps
@@ -73,8 +75,6 @@ _BULK, _CELLS, _RARE = 9.0, 2048, 1024  # points on both sides of 0, and in the 
 
 def rows_divergence(kind: Kind, order: float) -> float:
     """A bound on D_alpha of one Gaussian step on a sample for several rows, both directions."""
-    import numpy as np
-
     z, loss, slope, middle, tangent, rises = _points(kind.rate, kind.sigma, kind.rows)
     first, last, none = z[:1], z[-1:], np.zeros(1)
     low, high = np.array([-math.inf]), np.array([math.inf])
@@ -103,8 +103,6 @@ def _points(rate: float, sigma: float, rows: int) -> tuple[Any, ...]:
     """Standard noise (n,), the loss there and its slope; the middle between two of them (n - 1,),
     the loss there and its slope. Beyond the last, all rows are drawn but for 1e-9.
     """
-    import numpy as np
-
     most = (rows - 0.5) / sigma + sigma * (math.log(rows * (1.0 - rate) / rate) + 21.0)
     bulk = np.linspace(-_BULK, _BULK, _CELLS + 1)
     rare = np.geomspace(_BULK, max(most, 2.0 * _BULK), _RARE + 1)[1:]
@@ -121,8 +119,6 @@ def _normal_integral(factor: float, low: Any, high: Any, loss: Any, slope: Any, 
     """log of the integral over the normal density of e^(factor (loss + slope (z - at))), in cells
     from ``low`` to ``high`` (n,).
     """
-    import numpy as np
-
     log_ndtr = functions().log_ndtr
     tilt = factor * slope
     a, b = low - tilt, high - tilt  # the density is that of a normal one around ``tilt``
@@ -141,8 +137,6 @@ def _log_choose(order: float, i: Any) -> Any:
 
 
 def _whole(rate: float, sigma: float, order: int) -> float:
-    import numpy as np
-
     i = np.arange(order + 1)
     coefficient = _log_choose(order, i) + i * math.log(rate) + (order - i) * math.log1p(-rate)
     total = -math.inf
@@ -166,8 +160,6 @@ def _series(rate: float, sigma: float, order: float) -> float:
 
 def _terms(rate: float, sigma: float, order: float, start: int) -> tuple[list[float], list[float]]:
     """Logarithms of the next terms of both series."""
-    import numpy as np
-
     log_ndtr = functions().log_ndtr
     i = np.arange(start, min(start + _BLOCK, _MOST))
     j, choose, log_q, log_rest = order - i, _log_choose(order, i), math.log(rate), math.log1p(-rate)

@@ -33,19 +33,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+from sordino.privacy import chain
 from sordino.privacy.accounting import accountant, fixed_order
 from sordino.privacy.budget import Budget
-from sordino.privacy.chain import (
-    BEGIN,
-    CLOSED,
-    OTHERS,
-    PLANNED,
-    PROMISED,
-    RECORDS,
-    SEAL,
-    Charge,
-    Note,
-)
 from sordino.privacy.event import Chosen, Event, Gaussian, NonPrivate, decode
 
 if TYPE_CHECKING:
@@ -59,16 +49,16 @@ RESERVE = "reserve"
 run had ended in a version that booked none."""
 
 
-def chose(ledger: Ledger, begin: Note) -> bool:
+def chose(ledger: Ledger, begin: chain.Note) -> bool:
     """Return whether a run let its releases choose how much it spends; or others did, or still can:
     who ended it early, or asked when they liked. A run of a federation without a seal counts.
     """
-    seal = ledger.noted(SEAL, begin.name)
+    seal = ledger.noted(chain.SEAL, begin.name)
     promise, ended = begin.facts.get("promise"), None if seal is None else seal.facts.get("run")
     said = promise if isinstance(promise, Mapping) else {}
     early = isinstance(ended, Mapping) and ended.get("result.early")
-    left = seal is None and begin.facts.get(OTHERS)
-    priced = said.get("form") == "sound" or begin.facts.get(PLANNED)
+    left = seal is None and begin.facts.get(chain.OTHERS)
+    priced = said.get("form") == "sound" or begin.facts.get(chain.PLANNED)
     return bool((said.get("chosen") or early or left) and priced)
 
 
@@ -78,17 +68,17 @@ Remaining = Callable[[Mapping[str, Sequence[Event]], Mapping[str, Budget]], dict
 
 def reserve(
     ledger: Ledger, run: str | None = None, remaining: Remaining | None = None
-) -> list[Charge]:
+) -> list[chain.Charge]:
     """The charges that are missing, of all runs or of one, on units that it charged.
 
     Without ``remaining``, budgets pay for what a run has charged itself alone. Of a plan all is
     missing, also what other runs have made too much for the budget since: see :func:`paid`.
     """
-    begins = ledger.notes(BEGIN) if run is None else (ledger.noted(BEGIN, run),)
+    begins = ledger.notes(chain.BEGIN) if run is None else (ledger.noted(chain.BEGIN, run),)
     found = [begin for begin in begins if begin is not None and chose(ledger, begin)]
     # who is asked for by name is open
-    ended = ledger.notes(RECORDS) if found and run is None else ()
-    done = {note.facts.get(CLOSED) for note in ended}
+    ended = ledger.notes(chain.RECORDS) if found and run is None else ()
+    done = {note.facts.get(chain.CLOSED) for note in ended}
     return [
         each
         for begin in found
@@ -97,7 +87,9 @@ def reserve(
     ]
 
 
-def _missing(ledger: Ledger, begin: Note, remaining: Remaining | None) -> Iterator[Charge]:
+def _missing(
+    ledger: Ledger, begin: chain.Note, remaining: Remaining | None
+) -> Iterator[chain.Charge]:
     run, planned, budgets = begin.name, ledger.planned(begin.name), _budgets(begin)
     taken, booked = _charged(ledger, run)
     done = ledger.charged_by(run) if planned else {}
@@ -117,7 +109,7 @@ def _missing(ledger: Ledger, begin: Note, remaining: Remaining | None) -> Iterat
             {unit: budgets[unit] for unit in events},
         )
     # what ended before its first charge has released nothing
-    counts = planned if taken or ledger.noted(SEAL, run) is None else ()
+    counts = planned if taken or ledger.noted(chain.SEAL, run) is None else ()
     for unit in sorted({*taken, *counts} - booked):
         rest = planned[unit] - done[unit] if unit in planned else Counter()
         if unit in events:
@@ -125,7 +117,7 @@ def _missing(ledger: Ledger, begin: Note, remaining: Remaining | None) -> Iterat
             unbounded = most is None or isinstance(events[unit], NonPrivate)
             rest = Counter({NonPrivate(reason=WHY): 1} if unbounded else {events[unit]: most or 0})
         for place, (event, count) in enumerate((+rest).items()):
-            yield Charge(
+            yield chain.Charge(
                 unit=unit,
                 event=event,
                 count=count,
@@ -155,9 +147,9 @@ def _key(run: str, unit: str) -> str:
     return f"{run}/{RESERVE}/{unit}"
 
 
-def _budgets(begin: Note) -> dict[str, Budget]:
+def _budgets(begin: chain.Note) -> dict[str, Budget]:
     """The promise of a run to each of its units, by its name in the ledger."""
-    promise, kept = begin.facts.get("promise") or {}, begin.facts.get(PROMISED) or {}
+    promise, kept = begin.facts.get("promise") or {}, begin.facts.get(chain.PROMISED) or {}
     epsilon, delta, name = (promise.get(e) for e in ("epsilon_budget", "delta", "accountant"))
     if epsilon is None or promise.get("form") != "sound":
         epsilon = math.inf

@@ -17,17 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from sordino.base import files
 from sordino.base.errors import StudyError
-from sordino.base.files import (
-    MIB,
-    MOST_LOG,
-    Malformed,
-    open_below,
-    read_below,
-    readable,
-    refuse_larger,
-    there,
-)
 from sordino.core import records, regimes
 from sordino.core.records import (
     About,
@@ -49,7 +40,7 @@ from sordino.core.regimes import Vocabulary
 from sordino.core.run.folder import ABOUT, ENVIRONMENT, LOG, METRICS, STUDY
 
 NEEDED = (ABOUT, STUDY)
-LONGEST = 64 * MIB
+LONGEST = 64 * files.MIB
 """Bytes of a row of the log."""
 
 
@@ -234,7 +225,7 @@ def load(folder: Path, *, last: int | None = None) -> Run:
         raise StudyError(
             f"{folder}: there is no such run folder. Give the folder that `sordino run` named"
         )
-    if missing := [name for name in NEEDED if not there(folder, name)]:
+    if missing := [name for name in NEEDED if not files.there(folder, name)]:
         raise StudyError(f"{folder}: this is no run folder: it has no {' and no '.join(missing)}")
     about = read_about(folder)
     rounds, others, damaged = _log(folder / LOG, about.regime, last)
@@ -260,14 +251,14 @@ def read_about(folder: Path) -> About:
 
 
 def _optional(path: Path, kind: type[O]) -> O | None:
-    if not there(path.parent, path.name):
+    if not files.there(path.parent, path.name):
         return None
     return records.record_of(_text(path), path, kind)
 
 
 def _text(path: Path) -> str:
-    with readable(path):
-        return read_below(path.parent, path.name).decode("utf-8")
+    with files.readable(path):
+        return files.read_below(path.parent, path.name).decode("utf-8")
 
 
 def _log(
@@ -286,7 +277,7 @@ def _log(
         except records.Misfit as error:
             damaged = f"{where}: {error}; what follows is left out"
             break
-        except Malformed:
+        except files.Malformed:
             # without its end of line: it is being written, or the run was killed
             half = not line.endswith(b"\n") and len(line) < LONGEST
             said = "is half written" if half else "is damaged; what follows is left out"
@@ -301,13 +292,13 @@ def _log(
 
 def _lines(path: Path, last: int | None) -> Iterator[bytes]:
     """Lines of a file with their ends; of the last bytes only, the first of them may be half."""
-    if not there(path.parent, path.name):
+    if not files.there(path.parent, path.name):
         return
-    with readable(path):
-        file = open_below(path.parent, path.name)
+    with files.readable(path):
+        file = files.open_below(path.parent, path.name)
     with file:
         left = os.fstat(file.fileno()).st_size  # what is written meanwhile is for the next reader
-        refuse_larger(left, path, MOST_LOG)
+        files.refuse_larger(left, path, files.MOST_LOG)
         if last is not None and left > last:
             file.seek(left - last)
             left = last - len(file.readline(last))

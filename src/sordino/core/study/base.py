@@ -203,7 +203,7 @@ class Latency(Section):
     spread: NotNegative = 0.0
 
     @model_validator(mode="after")
-    def _gives_seconds(self) -> Latency:
+    def _can_be_drawn(self) -> Latency:
         # one of somebody's own is found out before anything is charged
         if not self.reads and not self.even:
             if type(self).trip is Latency.trip:
@@ -216,6 +216,14 @@ class Latency(Section):
                     "generators; trip must draw from the one that it is given alone, or a resumed "
                     "run is another one"
                 )
+        if self.reads != (self.file is not None):
+            raise ValueError(
+                f"kind '{self.kind}' needs world.latency.file, a CSV with the columns client "
+                "and seconds"
+                if self.reads
+                else f"kind '{self.kind}' reads no world.latency.file: leave it out, or say kind "
+                "= 'trace'"
+            )
         return self
 
     def checked(self, seconds: object) -> float:
@@ -229,18 +237,6 @@ class Latency(Section):
         raise ValueError(
             f"latency '{self.kind}' gave {seconds!r}; it must give seconds: a number, at least 0"
         )
-
-    @model_validator(mode="after")
-    def _has_its_file(self) -> Latency:
-        if self.reads != (self.file is not None):
-            raise ValueError(
-                f"kind '{self.kind}' needs world.latency.file, a CSV with the columns client "
-                "and seconds"
-                if self.reads
-                else f"kind '{self.kind}' reads no world.latency.file: leave it out, or say kind "
-                "= 'trace'"
-            )
-        return self
 
     def trip(self, rng: Generator) -> float:
         """One draw of base_i, seconds."""

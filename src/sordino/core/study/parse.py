@@ -270,7 +270,7 @@ def _explain(problem: Table, table: Table, shape: type[Study]) -> str:
             hint = f": {shape.elsewhere[name]}"
         if not hint:  # tables in which a study of this kind has a key so called
             regime = next(each for each in regimes.names() if regimes.named(each).study is shape)
-            places = (each.key for each in _regime(regime) if each.key != name)
+            places = (each.key for each in _section(shape, "", regime) if each.key != name)
             found = dict.fromkeys(each for each in places if each.rpartition(".")[2] == last)
             hint = f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
         return (
@@ -415,7 +415,9 @@ def keys(chosen: str | None = None) -> list[Key]:
     Raises:
         StudyError: if nothing is called so.
     """
-    found = list(_merged(each for name in regimes.names() for each in _regime(name)))
+    studies = {name: regime.study for name, regime in regimes.known().items()}
+    whole = (each for name, study in studies.items() for each in _section(study, "", name))
+    found = list(_merged(whole))
     if chosen is None:
         return found
     if chosen in regimes.names():
@@ -429,10 +431,6 @@ def keys(chosen: str | None = None) -> list[Key]:
             f"{chosen!r} is no regime and no key of a study{hint or '.'} `sordino keys` lists all"
         )
     return asked
-
-
-def _regime(name: str) -> Iterator[Key]:
-    return _section(regimes.named(name).study, "", name)
 
 
 @cache
