@@ -67,7 +67,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -231,6 +231,18 @@ class Memory:
         return cls(number, taken, terms, token, rows)
 
 
+@runtime_checkable
+class Streaming(Protocol):
+    """A mechanism whose noise goes on from step to step: :class:`CorrelatedGaussian`, and what an
+    audit puts around a mechanism (:class:`sordino.audit.canaries.Watched`).
+    """
+
+    def release_after(
+        self, total: Tensor, excess: float, rng: Generator, memory: Memory | None, number: int
+    ) -> tuple[Tensor, float | None, Memory | None]:
+        """The release of a step of a stream; see :meth:`CorrelatedGaussian.release_after`."""
+
+
 def released(
     mechanism: Bounded,
     total: Tensor,
@@ -242,7 +254,7 @@ def released(
     """Return a step's noisy sum (d,), its noisy count, and what later noise needs, if anything;
     see :meth:`CorrelatedGaussian.release_after`.
     """
-    if not isinstance(mechanism, CorrelatedGaussian):
+    if not isinstance(mechanism, Streaming):
         return (*mechanism.release_counted(total, excess, rng), None)
     return mechanism.release_after(total, excess, rng, memory, number)
 
