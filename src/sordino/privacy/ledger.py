@@ -362,9 +362,7 @@ class Ledger:
                 raise FileExistsError
             try:
                 # SQLite gives its log and index the rights of the file
-                os.close(
-                    os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o666)
-                )
+                fresh.touch(0o600 if secret else 0o666, exist_ok=False)
                 with closing(
                     sqlite3.connect(fresh, timeout=storage.PATIENCE, isolation_level=None)
                 ) as db:
@@ -557,7 +555,8 @@ class Ledger:
         """
         with self.transaction() as db:
             if run is not None and remaining is not None:
-                if self.has_charged(run):
+                charged = "SELECT 1 FROM entries WHERE key >= ? AND key < ? LIMIT 1"
+                if self._ask(charged, f"{run}/", f"{run}0"):  # its keys begin with its name
                     self._book(reserve(self, run, remaining))
                 return
             held = dict(db.execute("SELECT unit, runs FROM record_sets").fetchall())
@@ -568,11 +567,6 @@ class Ledger:
                     if each.key.partition("/")[0] not in held.get(each.unit, "")
                 ]
             )
-
-    def has_charged(self, run: str) -> bool:
-        """Tell whether a run has charged anything; its keys begin with its name."""
-        query = "SELECT 1 FROM entries WHERE key >= ? AND key < ? LIMIT 1"
-        return bool(self._ask(query, f"{run}/", f"{run}0"))
 
     def planned(self, run: str) -> dict[str, Counter[Event]]:
         """Return the charges that a run has planned on its units, where it has noted them."""
