@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from msgspec import UNSET
 
+from sordino.base.arrays import Array
 from sordino.base.entropy import Seeded, System
 from sordino.base.errors import StudyError
 from sordino.base.fingerprints import Fingerprints, joined, keyed
@@ -578,7 +579,7 @@ def tensors(part: Dataset | None, place: torch.device) -> Tensors:
     return model_input(placed(part.x, place)), torch.from_numpy(part.y).to(place)
 
 
-def placed(x: np.ndarray[Any, Any], place: torch.device) -> torch.Tensor:
+def placed(x: Array, place: torch.device) -> torch.Tensor:
     """Examples on a device; pictures with their channels last."""
     found = torch.from_numpy(x).to(place)
     return found.contiguous(memory_format=torch.channels_last) if found.ndim == 4 else found

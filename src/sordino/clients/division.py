@@ -7,11 +7,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from sordino import data as datasets
+from sordino.base.arrays import Ints
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
 from sordino.base.fingerprints import Fingerprints
@@ -29,7 +29,6 @@ from sordino.data.table import ReadOptions
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import SAMPLE
 
-Counts = np.ndarray[Any, np.dtype[np.int64]]
 ANY = 1 << 31
 """Public rows of one person, at most: nothing prices them, so no key of a study bounds them."""
 
@@ -86,7 +85,7 @@ class Federation:
         return Fingerprints(b"".join(bytes.fromhex(part.fingerprint()) for part in parts))
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> Ints:
         """Label counts (clients, classes), which are raw data; sizes (clients, 1) where labels are
         numbers or lie elsewhere.
         """

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sordino import data as datasets
+from sordino.base.arrays import Array
 from sordino.base.errors import DataError, StudyError
 from sordino.clients import division
 from sordino.clients.assemble import model
@@ -402,10 +402,10 @@ def seen_shape(agreement: Agreement, study: HorizontalStudy) -> Shape:
     return agreement.data.model_copy(update={"shape": shape, "columns": ()})
 
 
-def _arrays(part: Dataset, person: str | None = None) -> dict[str, NDArray[Any]]:
+def _arrays(part: Dataset, person: str | None = None) -> dict[str, Array]:
     """Return the arrays of a file with these examples; persons have other names there."""
     y = np.array(part.classes)[part.y] if part.span is None else in_units(part.y, part.span)
-    found: dict[str, NDArray[Any]] = {"x": part.x, "y": y}
+    found: dict[str, Array] = {"x": part.x, "y": y}
     if person is not None and part.people is not None:
         found[person] = part.people[:, 0].astype(str)
     return found

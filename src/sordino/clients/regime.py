@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
@@ -15,7 +15,7 @@ from sordino.clients import pricing
 from sordino.clients import study as studies
 from sordino.clients.division import Federation, examples, federation, identified, known_records
 from sordino.clients.pricing import Trial
-from sordino.clients.study import HorizontalStudy, SampledPromise
+from sordino.clients.study import H, HorizontalStudy, SampledPromise
 from sordino.core import regimes
 from sordino.core.plan import Disk, Plan, Schedule
 from sordino.core.prepared import Affordable, PreparedRun
@@ -36,8 +36,6 @@ if TYPE_CHECKING:  # a plan of a built-in model does not wait for torch
     from sordino.mechanisms.gaussian import Bounded
     from sordino.mechanisms.kinds import NoiseRequest
     from sordino.training.client import ModelKernels
-
-H = TypeVar("H", bound=HorizontalStudy)
 
 MEASURE = (
     "For an accuracy set data.test = 'private share' (with noise, at a price), 'public "

@@ -58,6 +58,7 @@ import torch
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from sordino.base.arrays import Floats
 from sordino.base.entropy import Entropy, History, over, raw
 from sordino.base.errors import LocalProtocolError, RemoteProtocolError, StudyError
 from sordino.base.message import Answer, Contribution, Masked, Update, Vector
@@ -74,7 +75,6 @@ from sordino.regimes.synchronous.method import (
     RoundNoise,
     SynchronousMethod,
     Terms,
-    Vector64,
 )
 from sordino.regimes.synchronous.methods import clipped_fraction, signal_to_noise
 from sordino.regimes.synchronous.records import SynchronousRound
@@ -411,7 +411,7 @@ class State(TrainingState, kw_only=True, eq=False, rename={"number": "round"}):
             permits=(),
         )
 
-    def moved(self, change: Vector64, method: SynchronousMethod) -> State:
+    def moved(self, change: Floats, method: SynchronousMethod) -> State:
         """Return the state with the model after a round that changes it by ``change`` (d,), whose
         memory is used: a long model's is scarce at a server.
         """
@@ -443,7 +443,7 @@ class State(TrainingState, kw_only=True, eq=False, rename={"number": "round"}):
         return EncodedSnapshot(kept.vectors | more, kept.rest)
 
 
-def mean_change(weights: Vector, terms: Terms, answers: Sequence[Update]) -> Vector64 | None:
+def mean_change(weights: Vector, terms: Terms, answers: Sequence[Update]) -> Floats | None:
     """Return the weighted mean of how far the clients moved; None where nobody answered."""
     if not answers:
         return None
@@ -477,7 +477,7 @@ class Outcome:
         noise: what the aggregator's later noise needs, if anything.
     """
 
-    moved: Vector64 | None
+    moved: Floats | None
     memory: Any
     row: SynchronousRound
     answers: Sequence[Update] = ()

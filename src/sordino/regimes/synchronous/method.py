@@ -21,10 +21,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from numpy.random import Generator
 from pydantic import Field, model_validator
 
+from sordino.base.arrays import Floats
 from sordino.base.errors import StudyError
 from sordino.base.frozen import Frozen
 from sordino.base.message import Raw, Statistics, Update, Vector
@@ -34,8 +34,6 @@ from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.privacy import fixed_order
 from sordino.training.beside import Wants
 from sordino.training.optimizer import OPTIMIZERS, Optimizer, Sgd
-
-Vector64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +177,7 @@ class ServerOptimizer(Section):
     decay: BelowOne = 0.99
     floor: float = Field(1e-3, ge=1e-12, le=1e6, allow_inf_nan=False)
 
-    def squares(self, before: Vector | None, change: Vector64) -> Vector64:
+    def squares(self, before: Vector | None, change: Floats) -> Floats:
         """s (d,) after a change (d,); before the first round it is floor^2."""
         s = np.full(change.shape, self.floor**2) if before is None else before.astype(np.float64)
         square = change**2

@@ -52,7 +52,7 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 
-from sordino.base.arrays import Ints, below
+from sordino.base.arrays import Floats, Ints, below
 from sordino.base.entropy import Entropy, History
 from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.base.message import Contribution, Masked, Train, TrainInOrder, Update, Vector
@@ -65,13 +65,7 @@ from sordino.mechanisms.gaussian import LARGEST, SMALLEST, Learning
 from sordino.privacy import Event as Price
 from sordino.regimes.synchronous import aggregate
 from sordino.regimes.synchronous.aggregate import Outcome, PrivateSum, SharedSum, State
-from sordino.regimes.synchronous.method import (
-    Remaining,
-    RoundNoise,
-    SynchronousMethod,
-    Terms,
-    Vector64,
-)
+from sordino.regimes.synchronous.method import Remaining, RoundNoise, SynchronousMethod, Terms
 from sordino.training.beside import Wants
 from sordino.training.client import poisson
 
@@ -450,7 +444,7 @@ class Synchronous(Rules[State]):
         return state, (*unused, Log(row), Closed(state.number))
 
     def _shape_learned(
-        self, state: State, contract: RoundNoise, found: Outcome, change: Vector64
+        self, state: State, contract: RoundNoise, found: Outcome, change: Floats
     ) -> tuple[float, ...]:
         """Return what a mechanism has learned of its shape from a round's change (d,)."""
         if self.learner is None:

@@ -42,13 +42,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sordino.base.arrays import Array, Floats, Ints, below
+from sordino.base.arrays import Array, Bools, Floats, Ints, below
 from sordino.base.entropy import Contents, History, Numbered, raw
 from sordino.base.errors import RemoteProtocolError, StudyError
 from sordino.base.message import Derivative, Embedding, Passive, Turn, Vector, numbers, packed
 from sordino.mechanisms.gaussian import Single
 from sordino.privacy import Allowance
-from sordino.regimes.vertical.method import Mask, OnlineMethod
+from sordino.regimes.vertical.method import OnlineMethod
 from sordino.regimes.vertical.regime import RAW_UPDATES, RequiredCharges, party_unit, released
 from sordino.training import graph as graphs
 from sordino.training.flat import Flat, Slot
@@ -61,7 +61,6 @@ EventPath = Literal["loop", "graph", "messages"]
 Arrays = dict[str, Array]
 Weights = dict[str, NDArray[np.float32]]
 Rows = NDArray[np.float32]
-Classes = Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +80,7 @@ class Played:
     predictions: Ints
     losses: Floats
     regret: Floats
-    learned: Mask
+    learned: Bools
     dropped: Ints
     seconds: Floats
 
@@ -103,7 +102,7 @@ class Engine:
 
     required: RequiredCharges = ()
 
-    def run(self, x: Rows, y: Classes, active: Mask, silent: Mask, paid: Allowance) -> Played:
+    def run(self, x: Rows, y: Ints, active: Bools, silent: Bools, paid: Allowance) -> Played:
         """Play n events.
 
         Args:
@@ -120,7 +119,7 @@ class Engine:
             paid.covers(unit, event)
         return self.play(x, y, active)
 
-    def play(self, x: Rows, y: Classes, active: Mask) -> Played:
+    def play(self, x: Rows, y: Ints, active: Bools) -> Played:
         """Play n events in which every answer comes, and nothing happens to messages."""
         raise NotImplementedError
 
@@ -365,7 +364,7 @@ class Learned:
         derivatives: for the active parties.
     """
 
-    predictions: np.ndarray[Any, np.dtype[np.int64]]
+    predictions: Ints
     loss: float
     derivatives: tuple[Derivative, ...]
 
@@ -565,7 +564,7 @@ class Window:
         """Return each parameter's part of a vector (d,)."""
         return [vector[slot.offset : slot.offset + slot.size] for slot in self._slots]
 
-    def pack(self) -> dict[str, np.ndarray[Any, Any]]:
+    def pack(self) -> Arrays:
         """Return gradients and sum, and the event that they are as of."""
         ring = torch.stack([torch.cat(row) for row in self._ring])
         return {
@@ -573,7 +572,7 @@ class Window:
             np.array([self.seen])
         }  # fmt: skip
 
-    def unpack(self, kept: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    def unpack(self, kept: Mapping[str, Array]) -> None:
         """Restore the state that :meth:`pack` returned.
 
         Raises:
@@ -722,7 +721,7 @@ class Graph(Engine):
         self._halves: dict[str, Half] = {"server": server}
         self._halves |= {f"party{party.index}": party for party in parties}
 
-    def play(self, x: Rows, y: Classes, active: Mask) -> Played:
+    def play(self, x: Rows, y: Ints, active: Bools) -> Played:
         """Play n events one after another: features (n b, f), labels (n b,), activity (n, M)."""
         n, batch = len(active), self.server.settings.method.batch
         played, predictions = Played.room(n, batch), [torch.zeros(0, dtype=torch.int64)]

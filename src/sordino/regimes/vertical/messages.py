@@ -13,20 +13,17 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from sordino.base.arrays import below
+from sordino.base.arrays import Array, Bools, Ints, below
 from sordino.base.errors import RemoteProtocolError
 from sordino.base.message import Derivative, Labels, Passive, Turn
 from sordino.core.effect import Arrived, Effect, Event, Learn, Learned, Left, Send, Skip
 from sordino.privacy import Allowance
 from sordino.regimes.vertical import halves
-from sordino.regimes.vertical.halves import Arrays, Classes, Engine, Party, Played, Rows, Server
-from sordino.regimes.vertical.method import Mask
+from sordino.regimes.vertical.halves import Arrays, Engine, Party, Played, Rows, Server
 from sordino.regimes.vertical.protocol import EventRules, EventState
 from sordino.training.plausible import length
 
@@ -133,7 +130,7 @@ class ServerModel(Engine):
             found["away"] = np.array(sorted(self.away), np.int64)
         return found
 
-    def unpack(self, kept: Mapping[str, NDArray[Any]]) -> None:
+    def unpack(self, kept: Mapping[str, Array]) -> None:
         """Restore the state that :meth:`pack` returned."""
         closed, dropped = (int(value) for value in kept["counts"])
         self.server.unpack(below("server.", kept))
@@ -155,7 +152,7 @@ class Messages(Engine):
     ) -> None:
         self.server, self.parties, self.columns = server, tuple(parties), tuple(columns)
 
-    def run(self, x: Rows, y: Classes, active: Mask, silent: Mask, paid: Allowance) -> Played:
+    def run(self, x: Rows, y: Ints, active: Bools, silent: Bools, paid: Allowance) -> Played:
         """Play n events, as :class:`~sordino.regimes.vertical.halves.Engine` says."""
         for unit, event in self.required:
             paid.covers(unit, event)
@@ -167,7 +164,7 @@ class Messages(Engine):
         return self.server.played
 
     def _play(
-        self, features: torch.Tensor, labels: Classes, active: Mask, silent: Mask, paid: Allowance
+        self, features: torch.Tensor, labels: Ints, active: Bools, silent: Bools, paid: Allowance
     ) -> None:
         """Play an event: features (b, f), labels (b,), parties (M,)."""
         server, played = self.server, self.server.played
@@ -209,7 +206,7 @@ class Messages(Engine):
             found |= {f"party{m}.{name}": value for name, value in party.pack().items()}
         return found
 
-    def unpack(self, kept: Mapping[str, NDArray[Any]]) -> None:
+    def unpack(self, kept: Mapping[str, Array]) -> None:
         """Restore the state that :meth:`pack` returned."""
         self.server.unpack(kept)
         for m, party in enumerate(self.parties):

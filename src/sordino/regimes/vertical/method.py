@@ -31,11 +31,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from sordino.base.arrays import Bools, Floats
 from sordino.base.registry import AtLeastOne, Positive, Registry, Section
 from sordino.core.method import About, Method, register
 
-Mask = NDArray[np.bool_]
-Uniform = Callable[[], NDArray[np.float64]]
+Uniform = Callable[[], Floats]
 Means = Callable[[], NDArray[np.float32]]
 
 
@@ -46,7 +46,7 @@ class Activation(Section):
 
     kind: str
 
-    def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
+    def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Bools:
         """Return the active parties of n events, (n, M).
 
         Args:
@@ -72,7 +72,7 @@ class Full(Activation):
 
     kind: Literal["full"] = "full"
 
-    def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
+    def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Bools:
         """Return the active parties (n, M)."""
         return np.ones(shape, bool)
 
@@ -88,7 +88,7 @@ class Random(Activation):
     kind: Literal["random"] = "random"
     p: float = Field(0.5, ge=0, le=1)
 
-    def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
+    def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Bools:
         """Return the active parties (n, M)."""
         return uniform() < self.p
 
@@ -113,7 +113,7 @@ class Threshold(Activation):
     mean: float | None = Field(None, allow_inf_nan=False)
     deviation: Positive | None = None
 
-    def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
+    def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Bools:
         """Return the active parties (n, M)."""
         return means() > (self.mean or 0.0) + (self.deviation or 1.0) * self.threshold
 
@@ -129,7 +129,7 @@ class Count(Activation):
     kind: Literal["count"] = "count"
     k: int = Field(1, ge=0)
 
-    def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
+    def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Bools:
         """Return the active parties (n, M)."""
         return uniform().argsort(1).argsort(1) < self.k
 

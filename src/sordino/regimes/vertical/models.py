@@ -15,14 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sordino.base.arrays import Ints
+from sordino.base.arrays import Array, Ints
 from sordino.base.entropy import Entropy, Seeded
 from sordino.base.errors import StudyError, passing_over
 from sordino.base.message import Vector
@@ -326,9 +324,9 @@ def _said(rule: Activation, parties: int) -> str:
     return "it fails"
 
 
-def named(flats: Mapping[str, Flat], vector: Vector) -> dict[str, NDArray[Any]]:
+def named(flats: Mapping[str, Flat], vector: Vector) -> dict[str, Array]:
     """Return the weights of halves by name, from one vector in their order."""
-    found: dict[str, NDArray[Any]] = {}
+    found: dict[str, Array] = {}
     start = 0
     for who, flat in flats.items():
         own = named_parameters(flat, vector[start : start + flat.dim])

@@ -51,7 +51,7 @@ import numpy as np
 import torch
 
 from sordino.base import errors
-from sordino.base.arrays import Array, Ints
+from sordino.base.arrays import Array, Bools, Ints
 from sordino.base.entropy import History, Seeded
 from sordino.base.errors import DataError, RemoteProtocolError, StudyError
 from sordino.base.message import Derivative, Embedding, Labels, Passive, Turn, Vector, numbers
@@ -72,7 +72,6 @@ from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.vertical import regime as prices
 from sordino.regimes.vertical.halves import Party
 from sordino.regimes.vertical.messages import ServerModel
-from sordino.regimes.vertical.method import Mask
 from sordino.regimes.vertical.models import Split, make_party, make_server, mechanism_of, named
 from sordino.regimes.vertical.run import Block, Events, Sizes, State, appearances
 from sordino.regimes.vertical.stream import Arranged, parts, source, stream_of, whole
@@ -105,7 +104,7 @@ class VerticalServer(Events, ServerSide[State]):
         self.player.server.most = LONGEST
         self.widest = max(self.player.rules.sizes)
         self._task = effect.EventBlock(1, 0)
-        self._silent: Mask = np.zeros((0, 0), bool)
+        self._silent: Bools = np.zeros((0, 0), bool)
         self._unbooked: Charges = ()
         self._asked: dict[int, int] = {}
         self._leaving: set[int] | None = None
@@ -344,7 +343,7 @@ class VerticalSite(Events, SiteSide[State]):
         self._told: dict[int, int] = {}
         self._booked = 0
         self._requests: list[ChargeRequest] = []
-        self._active: Mask = np.zeros(0, bool)
+        self._active: Bools = np.zeros(0, bool)
         self._labels: Ints | None = None
         self._last = 0
         self._said: tuple[int, Embedding | Labels | Passive] | None = None

@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from msgspec import UNSET
 
-from sordino.base.arrays import Array, Ints, below
+from sordino.base.arrays import Array, Bools, Ints, below
 from sordino.base.entropy import Entropy, Seeded
 from sordino.base.frozen import Frozen
 from sordino.base.message import Derivative, Embedding, Query, Vector, encode
@@ -56,7 +56,6 @@ from sordino.privacy.rounding import epsilon_text
 from sordino.privacy.session import History
 from sordino.regimes.vertical import regime as prices
 from sordino.regimes.vertical.halves import Arrays, Engine, EventPath, Graph, Played
-from sordino.regimes.vertical.method import Mask
 from sordino.regimes.vertical.models import Split, make_party, make_server, named, rates
 from sordino.regimes.vertical.records import Party, Vertical, VerticalRound
 from sordino.regimes.vertical.records import Release as Released
@@ -90,7 +89,7 @@ class Block:
     read: Piece
     start: int
     first: int
-    used: Mask
+    used: Bools
     times: int
     batch: int
 
@@ -133,7 +132,7 @@ class Sizes:
     numbers: tuple[int, ...]
     bits: int
 
-    def traffic(self, first: int, active: Mask, learned: Mask) -> tuple[int, int, int]:
+    def traffic(self, first: int, active: Bools, learned: Bools) -> tuple[int, int, int]:
         """Return the bytes of events from number ``first`` on: payload up and down, and framing.
 
         Everybody sends an embedding, in time or too late; a passive party is queried; an active one
@@ -651,7 +650,7 @@ class Events(world.RegimeRules[State], World[State]):
         return BlockPlayed(number, n, tuple(tallies))
 
     def counted(
-        self, block: Block, played: Played, active: Mask, silent: Mask, labels: Ints
+        self, block: Block, played: Played, active: Bools, silent: Bools, labels: Ints
     ) -> Iterator[tuple[int, Tally]]:
         """Yield what came of a block, up to each row of the log: the event after which it stands,
         and the tally.

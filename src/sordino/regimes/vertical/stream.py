@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.base.arrays import Array, Floats, Ints
+from sordino.base.arrays import Array, Bools, Floats, Ints
 from sordino.base.entropy import Entropy
 from sordino.base.errors import DataError, StudyError, passing_over
 from sordino.base.registry import foreign
@@ -27,7 +27,7 @@ from sordino.mechanisms.response import Key, RandomisedResponse
 from sordino.privacy import Allowance
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import ENTITY, LABEL
-from sordino.regimes.vertical.method import ACTIVATIONS, Activation, Mask
+from sordino.regimes.vertical.method import ACTIVATIONS, Activation
 from sordino.regimes.vertical.regime import ENTITIES, LABELS, RequiredCharges
 from sordino.regimes.vertical.study import VerticalStudy
 
@@ -205,7 +205,7 @@ class Activity:
     entropy: Entropy
     block: int
 
-    def drawn(self, x: NDArray[np.float32], start: int, n: int) -> tuple[Mask, Mask]:
+    def drawn(self, x: NDArray[np.float32], start: int, n: int) -> tuple[Bools, Bools]:
         """Return active and silent parties (n, M) of ``n`` events of one block, with their rows x.
 
         An event on whose features somebody's own rule fails has all parties active: an error would
@@ -220,7 +220,7 @@ class Activity:
             active = np.concatenate(found) if found else np.ones((n, len(self.columns)), bool)
         return active, ~active & self.silent(start, n)
 
-    def asked(self, x: NDArray[np.float32], start: int, n: int) -> Mask:
+    def asked(self, x: NDArray[np.float32], start: int, n: int) -> Bools:
         """Return what the rule says (n, M) of events.
 
         Raises:
@@ -248,7 +248,7 @@ class Activity:
         wanted = f"truth values of shape {shape}"
         raise ACTIVATIONS.wrong(self.activation, "active", active, wanted)
 
-    def silent(self, start: int, n: int) -> Mask:
+    def silent(self, start: int, n: int) -> Bools:
         """Return the parties that would not answer if they were queried (n, M)."""
         if not self.dropout:
             return np.zeros((n, len(self.columns)), bool)
