@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Generic, Literal
 import msgspec
 import numpy as np
 import torch
-from msgspec import UNSET
 
 from sordino.base.arrays import Array
 from sordino.base.entropy import Seeded, System
@@ -520,7 +519,7 @@ class Assembly(Generic[H]):
         rows = (self.test if self.secret is None else self.secret[0])[1]
         return kind(
             classes=tuple(self.classes),
-            span=UNSET if self.span is None else self.span,
+            span=msgspec.UNSET if self.span is None else self.span,
             test=test_set_record(study, len(rows)),
             **self._clients_told(sizes=sizes, labels=labels),
             epsilons=study.given_epsilons,  # of each client, where they differ
@@ -528,7 +527,7 @@ class Assembly(Generic[H]):
             clip=self.clip if privacy.unit != "none" else None,
             noise_multipliers=study.given_multipliers,  # likewise
             sampling_rate=privacy.sampling_rate if isinstance(privacy, SampledPromise) else None,
-            batches=UNSET if study.batches is None else study.batches,
+            batches=msgspec.UNSET if study.batches is None else study.batches,
             staleness=study.stalest,
             # rows that count as public: bounds and weights of noise may be chosen by them
             validation=_examples_digest(self.validation, public=self._published),

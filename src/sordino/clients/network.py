@@ -19,7 +19,6 @@ from sordino.base.arrays import Array
 from sordino.base.errors import DataError, StudyError
 from sordino.clients import division
 from sordino.clients.assemble import model
-from sordino.clients.division import Federation, federation, records
 from sordino.clients.evaluation import in_units
 from sordino.clients.pricing import affordable, planned_ledgers, unit_like
 from sordino.clients.regime import HorizontalRegime
@@ -259,7 +258,7 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
         cls.refuse(study)
         # sites read examples as they are, and apply the front end themselves; rules for columns are
         # applied here
-        found = federation(division.examples(study))
+        found = division.federation(division.examples(study))
         rules: dict[str, Any] = {"categories": {}, "ranges": {}, "missing": {}, "unknown": None}
         encoded = study.data.model_copy(update={} if study.data.encoding.plain else rules)
         return DemoFiles(
@@ -299,7 +298,7 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
             pays = asked.affordable(unit)
             total = asked.epsilon(unit, wanted if pays is None else min(pays, wanted))
         else:
-            own = [records(data, unit, *limited.recorded)]
+            own = [division.records(data, unit, *limited.recorded)]
             alone = asked.of(unit)
             with planned_ledgers(limited, own, alone) as ledgers:
                 (left,) = balances(alone, ledgers, affordable(limited, alone, ledgers), wanted)
@@ -332,7 +331,7 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
         if not path.exists():
             return 0, 0
         with Ledger.open(path, readonly=True) as ledger:
-            return recognised(ledger, records(data, "", SAMPLE))
+            return recognised(ledger, division.records(data, "", SAMPLE))
 
     def own(self, index: int) -> SiteScope:
         """An update has no noise yet."""
@@ -357,7 +356,7 @@ def divided(
     study: HorizontalStudy,
     own: tuple[int, Dataset] | None = None,
     test: Dataset | None = None,
-) -> Federation:
+) -> division.Federation:
     """Return the data of a process of the federation: stand-ins, but for client ``own[0]``.
 
     All are as the study's model sees them.
@@ -370,7 +369,7 @@ def divided(
         own[1].fingerprint() if own is not None and own[0] == i else f"site:{name}"
         for i, name in enumerate(agreement.names)
     )
-    return Federation(
+    return division.Federation(
         tuple(parts),
         stand_in(0, seen, span) if test is None else test,
         None,

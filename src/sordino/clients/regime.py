@@ -14,12 +14,10 @@ from sordino.base.errors import StudyError
 from sordino.clients import pricing
 from sordino.clients import study as studies
 from sordino.clients.division import Federation, examples, federation, identified, known_records
-from sordino.clients.pricing import Trial
 from sordino.clients.study import H, HorizontalStudy, SampledPromise
 from sordino.core import regimes
 from sordino.core.plan import Disk, Plan, Schedule
 from sordino.core.prepared import Affordable, PreparedRun
-from sordino.core.regimes import Regime
 from sordino.core.statements import Paragraph
 from sordino.mechanisms.gaussian import checked_clip
 from sordino.privacy.budget import left_out
@@ -43,7 +41,7 @@ MEASURE = (
 )
 
 
-class HorizontalRegime(Regime[H]):
+class HorizontalRegime(regimes.Regime[H]):
     """A regime whose clients have examples of their own.
 
     It answers for regimes in which a client's every charge is one step of DP-SGD on a Poisson
@@ -223,7 +221,7 @@ class HorizontalRegime(Regime[H]):
             f"{epsilon_text(plan.epsilon)}",
         ]
 
-    def mechanism(self, study: H, sizes: Sequence[int], trial: Trial) -> Bounded:
+    def mechanism(self, study: H, sizes: Sequence[int], trial: pricing.Trial) -> Bounded:
         """Return the mechanism that a calibrated study begins with.
 
         It has the largest multiplier of any client. No count is released beside.
@@ -245,7 +243,7 @@ class HorizontalRegime(Regime[H]):
         """Return C of all tasks, as far as a schedule sets it; for a model of this dimension."""
         return ()
 
-    def request(self, study: H, sizes: Sequence[int], trial: Trial) -> NoiseRequest:
+    def request(self, study: H, sizes: Sequence[int], trial: pricing.Trial) -> NoiseRequest:
         """Return the terms that this mechanism is made for."""
         from sordino.mechanisms.kinds import NoiseRequest
 
@@ -337,7 +335,7 @@ class HorizontalRegime(Regime[H]):
             priced = replace(priced, gradients=f"{path.name} ({path.why}): {path.cost}")
         full = self.calibrate(sized, sizes)
         if self.bounded(full):
-            trial = Trial(known.parameters, lambda: _trained_on(study))
+            trial = pricing.Trial(known.parameters, lambda: _trained_on(study))
             noise = self.mechanism(full, sizes, trial)
             priced = self.announced(priced, full, noise, sizes)
         if not identified(full):

@@ -8,7 +8,6 @@ from itertools import pairwise
 from sordino.clients.records import LISTED, Crowd, Holder, horizontal
 from sordino.core import regimes, statements
 from sordino.core.records import Declined, Row, known, number
-from sordino.core.regimes import Vocabulary
 from sordino.core.run.reading import Run
 from sordino.core.statements import Figure, Mark, Panel, over_rounds, trace
 from sordino.report.canvas import clean
@@ -69,7 +68,7 @@ def holdings(run: Run) -> Iterator[statements.Matrix]:
 def division(
     counts: Sequence[Sequence[int]],
     classes: Sequence[str],
-    words: Vocabulary | None = None,
+    words: regimes.Vocabulary | None = None,
     names: Sequence[str] = (),
 ) -> statements.Matrix:
     """Return the figure of how many examples of each class (column) each client (row) has.
@@ -217,7 +216,7 @@ def holders(run: Run) -> statements.Members:
     return statements.Members(title, note, head, rows)
 
 
-def _crowd(crowd: Crowd, words: Vocabulary) -> statements.Members:
+def _crowd(crowd: Crowd, words: regimes.Vocabulary) -> statements.Members:
     """More clients than are listed."""
     told = (crowd.clients, crowd.unit, crowd.examples, crowd.least, crowd.most)
     row = ["-" if known(each) is None else str(each) for each in told]

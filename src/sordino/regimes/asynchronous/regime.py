@@ -18,7 +18,6 @@ from sordino.base.errors import StudyError
 from sordino.base.modules import raised
 from sordino.clients import pricing
 from sordino.clients.division import examples, federation
-from sordino.clients.pricing import KINDS
 from sordino.clients.regime import HorizontalRegime
 from sordino.clients.study import BATCHES, ORDERED, resting_on
 from sordino.core.plan import Plan
@@ -96,7 +95,7 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         if study.ordered:
             return tuple(1.0 / count for count in self.passes(study, sizes) if count)
         exact = [batch / size for size in sizes]
-        if len(set(exact)) <= KINDS:
+        if len(set(exact)) <= pricing.KINDS:
             return tuple(exact)
         return tuple(min(2.0 ** (round(32.0 * math.log2(rate)) / 32.0), 1.0) for rate in exact)
 

@@ -16,11 +16,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from sordino.audit import canaries as examples
 from sordino.audit.bounds import Scores
-from sordino.audit.canaries import Coins, Planted, Watched
 from sordino.audit.intervals import Interval, Row, alone
 from sordino.base.entropy import Seeded
 from sordino.base.errors import StudyError
@@ -49,13 +47,13 @@ class Sent:
         round: (m,), what each has added on it since the last release.
     """
 
-    places: Tensor
-    round: Tensor = field(init=False)
+    places: torch.Tensor
+    round: torch.Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         self.round = torch.zeros(len(self.places), dtype=torch.float64)
 
-    def without(self, total: Tensor) -> Tensor:
+    def without(self, total: torch.Tensor) -> torch.Tensor:
         """Return what all others have added, and forget the round."""
         others = total[self.places] - self.round
         self.round.zero_()
@@ -149,7 +147,7 @@ def clients(study: SynchronousStudy, canaries: int, alpha: float, name: str) -> 
     return examples.attacked(more, joined, plant, (name, "client", "white box"), alpha)
 
 
-def _planted(real: int, coins: Coins, built: PreparedRun) -> Planted:
+def _planted(real: int, coins: examples.Coins, built: PreparedRun) -> examples.Planted:
     """Return the run with canaries for the clients from ``real`` on."""
     simulation = built.simulation
     assert isinstance(simulation, Simulation)
@@ -162,7 +160,7 @@ def _planted(real: int, coins: Coins, built: PreparedRun) -> Planted:
         CanaryClient(**_told(each), canary=i, there=bool(coins[i]), sent=sent)
         for i, each in enumerate(simulation.clients[real:])
     ]
-    seen = Watched(aggregator.mechanism, sent.without, sent.places)
+    seen = examples.Watched(aggregator.mechanism, sent.without, sent.places)
     regime = replace(rules, aggregator=replace(aggregator, mechanism=seen))
     everybody = [*simulation.clients[:real], *planted]
     played = replace(simulation, regime=regime, clients=everybody)

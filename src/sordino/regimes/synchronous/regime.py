@@ -47,7 +47,6 @@ from sordino.privacy.budget import left_out
 from sordino.regimes.synchronous import report
 from sordino.regimes.synchronous.method import check
 from sordino.regimes.synchronous.methods import ClientLevel, Clipped
-from sordino.regimes.synchronous.report import Cell
 from sordino.regimes.synchronous.study import TEMPLATE, SynchronousStudy
 from sordino.training.plausible import drawn
 
@@ -310,7 +309,7 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
             )
         budget = Budget(privacy.epsilon, privacy.delta, privacy.accountant)
         total, rates = sum(sizes), sorted({*RATES, privacy.sampling_rate})
-        cells: list[Cell] = []
+        cells: list[report.Cell] = []
         for tau, rate in product(TAUS, rates):
             seen(len(cells), len(TAUS) * len(rates))
             steps = tau * study.budget.rounds
@@ -319,7 +318,7 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
             )
             sigma = charged.for_group(study.rows_at_once).calibrated(budget)
             compute = rate * steps * total / len(sizes)
-            cells.append(Cell(rate, tau, steps, sigma, sigma / (rate * total), compute))
+            cells.append(report.Cell(rate, tau, steps, sigma, sigma / (rate * total), compute))
         caps = (*CAPS, study.data.person_rows or 1) if study.of_persons else ()
         asked = self.schedule(sized, sizes)
         unit = max(asked.noisy, key=lambda each: asked.noisy[each].sampling_rate)

@@ -21,7 +21,6 @@ from sordino.core.plan import Plan
 from sordino.core.records import known, number
 from sordino.core.run.reading import Run
 from sordino.core.statements import Figure, Mark, Panel, Series, Table, over_rounds, points, trace
-from sordino.core.statements import number_text as figure
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.synchronous.records import Synchronous
 from sordino.regimes.synchronous.study import SynchronousStudy
@@ -352,7 +351,7 @@ def _advised_passes(
 def _plan_clients(priced: Plan) -> list[Table]:
     """Return what each client spends, adds and counts for, where that differs."""
     rows = [
-        [str(client), epsilon_text(epsilon), figure(sigma), f"{100 * weight:.3g} %"]
+        [str(client), epsilon_text(epsilon), statements.number_text(sigma), f"{100 * weight:.3g} %"]
         for client, (epsilon, sigma, weight) in enumerate(priced.clients[:MOST_CLIENTS])
     ]
     more = len(priced.clients) - len(rows)

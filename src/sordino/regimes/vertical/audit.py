@@ -25,7 +25,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from sordino.audit.bounds import Scores, one_run
 from sordino.audit.canaries import Coins, Promised
@@ -85,7 +84,7 @@ class Replaced(Single):
     coins: Coins
     seen: list[float]
 
-    def release_rows(self, rows: Tensor, rng: np.random.Generator) -> Tensor:
+    def release_rows(self, rows: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
         """Release rows at the ends of the ball that coins say."""
         start = len(self.seen)
         ends = torch.zeros_like(rows)

@@ -31,7 +31,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from msgspec import UNSET
 
 from sordino.base.arrays import Array, Bools, Ints, below
 from sordino.base.entropy import Entropy, Seeded
@@ -800,8 +799,8 @@ def facts(split: Split, priced: Plan, chosen: EventPath) -> Vertical:
         resends=method.resends,
         precision=study.world.precision,
         missing=study.world.missing if study.world.dropout else None,
-        buffer=UNSET if method.buffered else "server",
-        schedule=method.schedule or UNSET,
+        buffer=msgspec.UNSET if method.buffered else "server",
+        schedule=method.schedule or msgspec.UNSET,
         path=chosen,
         clip=privacy.embedding.clip if privacy.embedding is not None else None,
         label_epsilon=label_epsilon(study) if private else None,
