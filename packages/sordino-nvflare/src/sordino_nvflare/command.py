@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sordino.extend.commands import Set, StudyError, StudyFile, say
-from sordino_nvflare.job import IDLE
+from sordino_nvflare.local import IDLE
 
 Port = Annotated[
     int, typer.Option(min=1, max=65_535, help="The port of the job: where `sordino serve` listens.")

@@ -14,10 +14,9 @@ from sordino_nvflare import local
 SERVER, SITE = "sordino_nvflare.parts.ServerPart", "sordino_nvflare.parts.SitePart"
 ALLOWED = (SERVER, SITE)
 """Names that NVFlare's ``class_allow_list`` in ``local/resources.json`` has to name, everywhere."""
-IDLE = 600.0
 
 
-def write(out: Path, port: int, sites: int, idle: float = IDLE) -> None:
+def write(out: Path, port: int, sites: int, idle: float = local.IDLE) -> None:
     """Write the job into a new folder.
 
     Args:

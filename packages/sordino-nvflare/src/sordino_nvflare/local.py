@@ -11,6 +11,8 @@ import json
 from pathlib import Path
 
 NAME = "sordino-ports.json"
+IDLE = 600.0
+"""Seconds without a connection after which a job ends, unless it says others."""
 
 
 class Refused(Exception):
