@@ -34,7 +34,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.random import Generator
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from sordino.base.entropy import Entropy, Seeded
 from sordino.base.errors import StudyError
@@ -56,6 +56,10 @@ from sordino.mechanisms.kinds import MECHANISMS, GaussianNoise, Noise
 from sordino.privacy import accountant
 from sordino.privacy.parts import expected, named
 from sordino.training.outline import NAMES as MODELS
+
+
+def _infinite(value: object) -> object:
+    return math.inf if isinstance(value, str) and value.lower() in ("inf", "infinity") else value
 
 
 def _accountant(name: str) -> str:
@@ -81,7 +85,7 @@ UNITS = {
 }
 """Whom a unit protects, in words."""
 
-Epsilon = Annotated[float, Field(gt=0)]
+Epsilon = Annotated[float, BeforeValidator(_infinite), Field(gt=0)]
 
 
 class Model(Section):
