@@ -43,9 +43,9 @@ ROOMS: dict[str, tuple[str, str]] = {
     ),
     "records": ("privacy/records/*", "privacy/test_{people,group}.py test_promises.py"),
     "mechanisms": (
-        "mechanisms/{contract,draws,gaussian,grid,kinds,knorm,response,shared}",
-        "mechanisms/test_{gaussian,grid,haar_levels,knorm,modulus,own_mechanism,response,shared,"
-        "single,siphash}.py",
+        "mechanisms/{contract,correlated,draws,gaussian,grid,kinds,knorm,response,shared}",
+        "mechanisms/test_{correlated,gaussian,grid,haar_levels,knorm,modulus,own_mechanism,"
+        "response,shared,single,siphash}.py",
     ),
     "haar": ("mechanisms/haar/*", "mechanisms/test_haar*.py"),
     "sums": ("mechanisms/secure/*", "mechanisms/secure/test_*.py"),

@@ -21,6 +21,7 @@ from sordino.privacy import (
     Repeated,
     accountant,
 )
+from sordino.privacy.records import store
 from sordino.privacy.records.classes import Class, Group, coarser
 from sordino.privacy.records.group import MOST, grouped, of_client, replaced, translated
 from sordino.privacy.records.price import SHOWN, fewer
@@ -164,6 +165,7 @@ def test_a_client_has_no_bound_once_its_records_were_in_other_releases() -> None
 def test_no_more_classes_are_merged_than_must_be() -> None:
     release = Gaussian(noise_multiplier=2.0)
     classes = [Class((((release, "sample", 1), count),)) for count in (1, 2, 10, 11, 30, 60)]
+    assert len(coarser(classes[:2], 1)[0]) == 1
     found, places = coarser(classes, 5)
     assert len(found) == 5
     assert all(found[at].counts >= one.counts for at, one in zip(places, classes, strict=True))
@@ -174,7 +176,20 @@ def test_ways_that_are_merged_are_covered_by_one_that_has_all_of_their_sets() ->
     ways |= {(((i, i + 1), 2),): [20 + i] for i in range(10, 20)}
     found = fewer(ways)
     assert len(found) == 11 <= SHOWN
+    assert ((tuple(range(10, 21)), 2),) in found
     for key, members in ways.items():
         (cover,) = (where for where, who in found.items() if set(members) <= set(who))
         assert {each for sets, _ in key for each in sets} <= {x for sets, _ in cover for x in sets}
         assert max(size for _, size in key) <= max(size for _, size in cover)
+
+
+def test_a_row_that_joins_entities_leads_to_the_first_of_each() -> None:
+    rows = store.Book(np.arange(10, 16, dtype=np.uint64), np.arange(6, dtype=np.uint32))
+    before = store.Index(rows, store.Book(rows.digests[:0], rows.owners[:0]), rows.owners * 0)
+    words = np.array([[10, 11], [13, 14], [14, 15], [20, 12]], np.uint64)
+    after, who, merged = store.found(before, words, 7, people=False)
+    assert who.tolist() == [0, 3, 3, 2]
+    assert {first: sorted(others) for first, others in merged.items()} == {0: [1], 3: [4, 5]}
+    assert after.rows.find(np.array([10, 11, 12, 13, 14, 15, 20], np.uint64)).tolist() == [
+        0, 0, 2, 3, 3, 3, 2,
+    ]  # fmt: skip
