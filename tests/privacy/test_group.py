@@ -96,6 +96,7 @@ def test_a_group_of_any_size_is_priced_at_once() -> None:
         math.inf,
     ]
     assert accountant("rdp").delta([(Grouped(SAMPLED, 10**12), 1)], 8.0) == 1.0
+    assert accountant("rdp").delta([(Grouped(Pure(epsilon=0.1), 3), 1)], 8.0) == 0.0
 
 
 def test_parts_of_different_sizes_compose() -> None:

@@ -203,6 +203,7 @@ def test_a_base_of_which_nothing_is_known_costs_a_little_more_than_the_exact_rat
         exact = (1.0 + eta) * -math.log(gamma)
         found = ratio(NegativeBinomial(eta, gamma), lambda x: 1.0, 1.0)
         assert exact < found < exact * (1.0 + 1e-8)
+    assert 3.0 < ratio(Poisson(3.0), lambda x: 1.0, 1.0) < 3.0 * (1.0 + 1e-8)
 
 
 @pytest.mark.parametrize(
