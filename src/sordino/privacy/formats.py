@@ -12,10 +12,12 @@ the tables and the first digest of its own, and one more stored ledger for the t
 4         as 3; a class of records may have several histories, of which one holds, and a history
           may hold releases as they bound several rows of a person (SampledRows), and
           sets in which a person is one unit
+5         as 4; of rows whose persons are named, their classes say nothing but that
 ========  =====================================================================================
 
 Rows of ``entries`` and fields of :class:`~sordino.privacy.chain.Entry` have the same names, and a
-format says in its SQL which of them there are: a new field is named there and in the entry.
+format says in its SQL which of them there are: a new field is named there, and in ``Charge`` and
+its checks and in ``Entry`` (:mod:`sordino.privacy.chain`). One that may be absent is "" then.
 
 Tables are compared by what SQLite says of them, and by the words of their SQL, with those of a new
 file of the format. So spaces and lines may differ, and nothing that computes, replaces or compares

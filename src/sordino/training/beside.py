@@ -3,6 +3,9 @@ how a client computes it.
 
 A new kind is a field of :class:`Wants`, its price and its value in :class:`Beside`, all here; the
 fields of the messages that carry it (:mod:`sordino.base.message`); and the method that asks for it.
+Noise is drawn over all numbers of a task (``hidden`` in :mod:`.client`), and a site refuses fields
+that it does not know. So a field of ``Train`` is one more reason than its own for new numbers
+``NUMERICS`` and ``PROTOCOL``.
 """
 
 from __future__ import annotations
@@ -69,6 +72,11 @@ class Wants:
         return replace(
             task, wants_first=self.first, probe=probe, loss_bound=bound, loss_noise=noise
         )
+
+    @property
+    def number(self) -> bool:
+        """A number of the first step's batch is asked for, with noise or without."""
+        return self.loss is not None
 
     @property
     def beside(self) -> Event | None:

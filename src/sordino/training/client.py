@@ -299,7 +299,7 @@ class PrivateClient(SteppingClient):
     def answer(self, task: Train, permits: Permits) -> Update:
         if self.passes is None:
             covers_round(self.unit, permits, self.price(task), task.round)
-        elif (wants := Wants.of(task)).loss is not None or wants.raw or self.realised:
+        elif (wants := Wants.of(task)).number or wants.raw or self.realised:
             raise LocalProtocolError(
                 f"round {task.round}: a pass is charged for noisy steps, and the task asks for more"
             )

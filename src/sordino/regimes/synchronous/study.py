@@ -275,7 +275,7 @@ class SynchronousStudy(HorizontalStudy):
                 "privacy.noise = 'own', or sampling = 'poisson'"
             )
         scheduled = any(noise != 1.0 for _, noise in self.factors)
-        beside = method.wants.loss or method.unpriced
+        beside = method.wants.number or method.unpriced
         if method.adapts_noise or scheduled or beside or self.form == "paper":
             raise ValueError(
                 f"privacy.sampling 'passes': a pass is charged as one release, and method "
@@ -374,7 +374,7 @@ class SynchronousStudy(HorizontalStudy):
     def adapts_events(self) -> bool:
         """Releases decide about the noise of later ones, or how many of which kind there are."""
         method, kinds = self.method, {noise for _, noise in self.factors}
-        several = method.wants.loss is not None or len(kinds) > 1
+        several = method.wants.number or len(kinds) > 1
         return method.adapts_noise or (
             method.adapts_steps and several and self.privacy.unit == "sample"
         )
@@ -441,7 +441,7 @@ def _too_few(study: SynchronousStudy) -> str | None:
 def _of_steps(study: SynchronousStudy) -> str | None:
     """Return why sums of steps cannot share noise: only those of one step's gradients can."""
     name, tau = study.method.name, study.method.fixed_tau
-    if study.method.adapts_noise or study.method.wants.loss is not None:
+    if study.method.adapts_noise or study.method.wants.number:
         return (
             f"method '{name}' reads each client's noisy loss, and with privacy.noise 'shared' only "
             "the sum of gradients is opened"
