@@ -21,8 +21,9 @@ from command import sordino
 from sordino.base.errors import LedgerError, ResumeError, SordinoError, StudyError
 from sordino.core import study as studies
 from sordino.core.run import session
-from sordino.core.run.verify import verify
+from sordino.core.run.verify import priced, verify
 from sordino.privacy import Ledger
+from sordino.privacy.records import Prices
 from sordino.regimes.asynchronous.study import TEMPLATE as ASYNCHRONOUS
 from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
 from sordino.regimes.vertical.study import TEMPLATE as VERTICAL
@@ -649,3 +650,19 @@ def test_a_run_that_was_set_back_is_found(tmp_path: Path) -> None:
     session.resume(tmp_path / "run", quiet, quiet)
     (problem,) = verify(tmp_path / "run").problems
     assert "round 1 follows 3, so the run was set back" in problem
+
+
+def test_a_unit_that_comes_while_a_ledger_is_read_does_not_stop_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, look = tmp_path / "ledger.sqlite", Prices.rest
+    with Ledger.create(place, {"client-0": "sha256:00"}) as writer:
+
+        def rest(prices: Prices) -> Any:
+            writer.register({"client-1": "sha256:01"})
+            return look(prices)
+
+        monkeypatch.setattr(Prices, "rest", rest)
+        for known in (["client-0"], ["client-0", "client-1"]):
+            (kept,) = priced(place, 1e-5, "pld")
+            assert [unit.name for unit in kept.units] == known

@@ -5,7 +5,6 @@ stood, and words are bytes.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -128,10 +127,7 @@ class Scripted:
     def __init__(self) -> None:
         self.seen: list[tuple[float, str]] = []
         self.kernel: Any = None
-        self.regime = self.ledgers = self
-
-    def each(self, asked: Iterable[Any]) -> Iterator[Any]:
-        return iter(list(asked))
+        self.regime = self
 
     def step(self, state: At, event: Any) -> tuple[At, tuple[Any, ...]]:
         name = f"{type(event).__name__} {getattr(event, 'site', getattr(event, 'tag', ''))}"

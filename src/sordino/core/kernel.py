@@ -351,8 +351,9 @@ class Kernel(Generic[S]):
 
     def _price(self) -> None:
         """The highest epsilon, with what was booked since the last row."""
-        self.epsilon = max(self.epsilon, self._priced(self._unpriced))
-        self._unpriced.clear()
+        if self._unpriced:  # else the ledger is not asked
+            self.epsilon = max(self.epsilon, self._priced(self._unpriced))
+            self._unpriced.clear()
 
     def _priced(self, asked: Mapping[str, tuple[int | None, Budget]]) -> float:
         """The highest epsilon of the units' records, each to an entry of the ledger if given."""

@@ -280,6 +280,7 @@ class _Verification:
         units = mapping(begins[-1].facts.get("units") if begins else None)
         labels = {str(name): str(unit) for unit, name in units.items() if name != unit}
         labels |= ledger.labels()
+        names = [*ledger.units()]  # before what they have spent: others may add some meanwhile
         # with what runs could still have spent on units, where they chose how much it is
         booked: Mapping[str, Sequence[Spent]] = {}
         whole: Mapping[str, Sequence[Spent]] = {}
@@ -300,7 +301,7 @@ class _Verification:
             return max((found, *more))
 
         self.reserved |= bool(whole)
-        priced = tuple(Unit(unit, labels.get(unit), most_of(unit)) for unit in ledger.units())
+        priced = tuple(Unit(unit, labels.get(unit), most_of(unit)) for unit in names)
         self.verdict.ledgers.append(Kept(ledger.path, found.entries, found.digest, terms, priced))
         with ledger_errors(ledger.path, self.clock):
             if not ledger.notes(RECORDS):
