@@ -124,7 +124,7 @@ def test_a_run_whose_server_priced_a_person_as_one_row_is_not_gone_on_with(
             before[0] = False
             raise Killed
 
-    monkeypatch.setattr("sordino.clients.assemble.open_ledgers", as_before)
+    monkeypatch.setattr("sordino.core.prepared.open_ledgers", as_before)
     people(tmp_path / "0")
     found = federate("synchronous", PERSONS, scripted=False)
     found.told = killed
