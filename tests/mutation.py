@@ -56,7 +56,8 @@ ROOMS: dict[str, tuple[str, str]] = {
     ),
     "gradients": (
         "training/perexample/*",
-        "training/test_{perexample,sensitivity,bounds,squares,own_modules,linear,local,outside}.py",
+        "training/test_{perexample,person_sums,sensitivity,bounds,squares,own_modules,linear,local,"
+        "outside}.py",
     ),
 }
 OTHER = {

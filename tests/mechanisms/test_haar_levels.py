@@ -5,6 +5,7 @@ and the price of the printed form.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -314,6 +315,12 @@ def test_refuses_what_is_no_mechanism() -> None:
         LevelGaussian.weighted(**made, weights=(1.0,))  # type: ignore[arg-type]
     with pytest.raises(StudyError, match="differ by a factor"):
         LevelGaussian.weighted(**made, weights=(1.0, 6e4, 1.0))  # type: ignore[arg-type]
+    learning = HaarGaussian.weighted(**made, weights=(1.0, 1.0, 10.0))  # type: ignore[arg-type]
+    with pytest.raises(StudyError, match=r"privacy\.clip / a clip weight of"):
+        replace(learning, clip=5e-12)
+    for clip in (1e-9, 1e9):
+        with pytest.raises(StudyError, match="for learned weights,"):
+            replace(learning, clip=clip, learns=0.5)
 
 
 def test_the_same_randomness_gives_the_same_release() -> None:

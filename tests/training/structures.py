@@ -126,7 +126,7 @@ STRUCTURES: dict[str, tuple[Make, tuple[int, ...]]] = {
     "sequence, Gram, 4096 wide": (sequence(linear(4096, 8), nn.Identity), (2, 4096)),
     "sequence, Gram, no bias": (sequence(linear(64, 64, bias=False), nn.Identity), (2, 64)),
     "sequence, norm": (sequence(linear(4, 8), lambda: nn.LayerNorm(8), nn.Tanh), (5, 4)),
-    "conv, patches": (sequence(conv(2, 5, 3), nn.ReLU), IMAGE),
+    "conv, patches": (sequence(conv(2, 5, 3, padding="valid"), nn.ReLU), IMAGE),
     "conv, stride, padding, no bias": (
         sequence(
             conv(2, 5, (4, 3), stride=(2, 1), padding=(1, 2), bias=False),  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from sordino.mechanisms.haar.gaussian import HaarGaussian, LevelGaussian, paper
 from sordino.training import models
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
+from sordino.training.perexample import clipping, loops
 from sordino.training.perexample.clipping import (
     MARGIN,
     Bound,
@@ -285,3 +286,9 @@ def test_no_example_moves_the_sum_further_than_the_bound(bound: str) -> None:
             else float(basis.weighted_norms(moved.unsqueeze(0), mechanism.clip_weights))
         )
         assert size <= 0.3
+
+
+def test_compiled_loops_have_the_constants_of_the_proof() -> None:
+    for name in ("TOGETHER", "LONGEST", "BLOCK", "VANISHING"):
+        assert getattr(loops, name) == getattr(clipping, name), name
+    assert np.finfo(np.float32).tiny == clipping.VANISHING
