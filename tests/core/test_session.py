@@ -756,6 +756,7 @@ def test_plan_answers_without_a_study(tmp_path: Path, accountant: str, steps: in
         ["--sampling-rate", "0"],
         ["--noise-multiplier", "-1"],
         ["--epsilon", "-1"],
+        ["--epsilon", "0"],
         ["--accountant", "gdp"],
     ],
 )
