@@ -120,7 +120,8 @@ def test_a_run_goes_on_without_a_site_that_vanishes_and_counts_it_in_again(
     name: str, federate: Makes
 ) -> None:
     # more than anybody does meanwhile: the run must not end before the site is back
-    budget = {"asynchronous": "budget.updates=200000"}.get(name, "budget.rounds=20000")
+    arrivals = name in ("asynchronous", "edges in passes")
+    budget = "budget.updates=200000" if arrivals else "budget.rounds=20000"
     sums = ["privacy.honest=3"] if name.startswith("shared") else []
     changes = [budget, "privacy.epsilon=1e6", *sums]
     found = federate(name, changes, minimum=1, clients=4 if sums else 3)
