@@ -108,7 +108,7 @@ def _without_study(
     from sordino.core.plan import ACCOUNTANTS
 
     if not epsilon > 0:
-        raise StudyError(f"--epsilon must be positive; got {epsilon:g}")
+        raise StudyError(f"--epsilon must be positive; got {epsilon}")
     if sigma is not None and not (sigma > 0 and math.isfinite(sigma)):
         raise StudyError(
             "--noise-multiplier must be a positive number for a finite epsilon; got "
