@@ -4,8 +4,7 @@ how a client computes it.
 A new kind is a field of :class:`Wants`, its price and its value in :class:`Beside`, all here; the
 fields of the messages that carry it (:mod:`sordino.base.message`); and the method that asks for it.
 Noise is drawn over all numbers of a task (``hidden`` in :mod:`.client`), and a site refuses fields
-that it does not know. So a field of ``Train`` is one more reason than its own for new numbers
-``NUMERICS`` and ``PROTOCOL``.
+that it does not know. So a new field of ``Train`` needs new numbers ``NUMERICS`` and ``PROTOCOL``.
 """
 
 from __future__ import annotations
