@@ -19,6 +19,7 @@ from sordino.core import study as studies
 from sordino.core.network import Agreement, Shape, SiteEntry
 from sordino.network import demo, kit
 from sordino.network import transport as transports
+from sordino.network.kit import Agreed
 from sordino.network.transport import Hub, Line, Mailbox
 from sordino_mqtt import broker
 
@@ -126,7 +127,9 @@ def updates(transport: Transport) -> float:
         study = studies.read(path, [f"execution.evaluate_every={UPDATES // 10}"])
         laid = demo.lay_out(study, Path(folder) / "laid", scripted=False, transport=transport)
         with watched(laid.server / "run" / "rounds.jsonl") as seen:
-            if demo.play(laid, lambda words: None, scripted=False, more=["--quiet"]):
+            with _running(Agreed(laid.server).agreement, laid.server.parent):
+                failed = demo.play(laid, lambda words: None, scripted=False, more=["--quiet"])
+            if failed:
                 raise SystemExit(f"the run over {transport} failed")
     return rate(seen)
 

@@ -46,7 +46,7 @@ from sordino.clients.simulation import Simulation
 from sordino.clients.study import HorizontalStudy
 from sordino.core.prepared import PreparedRun
 from sordino.mechanisms.correlated import CorrelatedGaussian, Memory, released
-from sordino.mechanisms.gaussian import Bounded, Learning
+from sordino.mechanisms.gaussian import Bounded, learns
 from sordino.mechanisms.gaussian import Gaussian as SameNoise
 from sordino.mechanisms.haar.gaussian import HaarGaussian
 from sordino.privacy import Composed, Event, Gaussian, PoissonSampled, Pure, Repeated, accountant
@@ -508,4 +508,4 @@ def mechanism_of(study: HorizontalStudy, divided: Federation, flat: Flat) -> Bou
         )
     kernels = ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
     made = horizontal.of(study).mechanism(study, divided.sizes, Trial.of(kernels, public))
-    return made.shaped(()) if isinstance(made, Learning) else made
+    return made.shaped(()) if learns(made) else made

@@ -162,7 +162,7 @@ def _digest(root: bytes, address: tuple[Part, ...]) -> bytes:
 
 def _generator(root: bytes, address: tuple[Part, ...]) -> Generator:
     words = np.frombuffer(_digest(root, address), dtype=np.uint32)
-    return Generator(np.random.SFC64(np.random.SeedSequence([int(w) for w in words])))
+    return Generator(np.random.SFC64(np.random.SeedSequence(words)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
@@ -276,8 +277,14 @@ def foreign(thing: object) -> bool:
 
     A class that a study names by its place is a table of this program's making over such a class.
     """
+    kind: Any = type(thing)
+    return _foreign(kind)
+
+
+@lru_cache(1024)
+def _foreign(kind: type) -> bool:
     ours = ("sordino", "pydantic", "builtins", "typing", "abc")
-    return any(kind.__module__.partition(".")[0] not in ours for kind in type(thing).__mro__)
+    return any(each.__module__.partition(".")[0] not in ours for each in kind.__mro__)
 
 
 def not_known(word: str, known: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import cache, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal
 
@@ -35,7 +35,7 @@ from sordino.core.effect import Request
 from sordino.core.prepared import Affordable, PaidEvaluation, PreparedRun, budget
 from sordino.core.records import Metrics
 from sordino.core.run.environment import charge_key_prefix, device, protective
-from sordino.data.dataset import ByClient, Dataset
+from sordino.data.dataset import ByClient, Dataset, rows
 from sordino.data.identity import by_person
 from sordino.mechanisms.gaussian import Bounded
 from sordino.mechanisms.kinds import behaviour
@@ -197,6 +197,11 @@ class Assembly(Generic[H]):
         own = cache(partial(budget, study))
         self.budgets = list(map(own, study.epsilons[: len(self.sizes)]))
 
+    @cached_property
+    def paper(self) -> bool:
+        """The run is a paper's literal form."""
+        return self.study.form == "paper"
+
     @property
     def data(self) -> str:
         """Digest of ``shaping``, and of whose the clients' rows are."""
@@ -217,24 +222,23 @@ class Assembly(Generic[H]):
         orders = self.regime.passes(self.study, self.sizes)
 
         def made(index: int) -> Any:
-            part, starts = self.divided.parts[index], None
-            if self.study.clips_persons and part.people is not None:
-                order, firsts = by_person(part.people[:, 0])
-                part, starts = part.take(order), torch.from_numpy(firsts).to(place)
+            (x, y, people), starts = rows(self.divided.parts, index), None
+            if self.study.clips_persons and people is not None:
+                order, firsts = by_person(people[:, 0])
+                x, y, people = x[order], y[order], people[order]
+                starts = torch.from_numpy(firsts).to(place)
             common = {
                 "index": index,
                 "unit": self.units[index],
-                "examples": Examples(
-                    placed(part.x, place), torch.from_numpy(part.y).to(place), starts
-                ),
+                "examples": Examples(placed(x, place), torch.from_numpy(y).to(place), starts),
                 "sampling_rate": self.rates[index],
                 "kernels": self.kernels,
                 "entropy": self.entropy,
             }
             if (batches := orders[index]) is not None:
-                rows = self.study.rows_at_once
-                who = None if rows == 1 or part.people is None else part.people[:, 0]
-                common["passes"] = Passes(batches, who, rows)
+                together = self.study.rows_at_once
+                who = None if together == 1 or people is None else people[:, 0]
+                common["passes"] = Passes(batches, who, together)
             return self.client(index, common)
 
         # who takes batches in an order keeps how far it has come
@@ -259,7 +263,7 @@ class Assembly(Generic[H]):
         steps = self.plan.steps
         if steps is None:
             return None
-        if not ledgers.run or self.study.form == "paper":
+        if not ledgers.run or self.paper:
             return (steps,) * len(dict.fromkeys(self.units))
         left = affordable(self.study, self.regime.schedule(self.study, self.sizes), ledgers)
         each = [left.get(unit) for unit in dict.fromkeys(self.units)]
@@ -364,7 +368,7 @@ class Assembly(Generic[H]):
         for unit in first if self.mine is None else [self.units[self.mine]]:
             like, count = unit_like(asked, self.rates, first[unit]), min(most, left.get(unit, most))
             found[unit] = tuple(asked.spending(like, count))
-            if self.noise is not None and self.study.form == "paper":
+            if self.noise is not None and self.paper:
                 sigma = asked.multipliers[like]
                 true = self.noise.scaled(self.noise.clip, sigma).event()
                 found[unit] = tuple(asked.released(like, true, sigma, count))

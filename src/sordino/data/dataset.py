@@ -244,21 +244,49 @@ class ByClient(Sequence[Dataset]):
     def __getitem__(self, client: Any) -> Any:
         if isinstance(client, slice):
             return tuple(self[i] for i in range(*client.indices(len(self))))
-        number = range(len(self))[client]
-        first, last = self.bounds[number : number + 2].tolist()
-        at = slice(first, last) if self.order is None else self.order[first:last]
+        at = self._place(client)
         if not isinstance(self.whole.x, np.memmap):
             return self.whole.take(at)
-        found = self.whole.take(np.arange(first, last) if isinstance(at, slice) else at)
+        found = self.whole.take(np.arange(at.start, at.stop) if isinstance(at, slice) else at)
+        self._took()
+        return found
+
+    def rows(self, client: int) -> tuple[Features, Array, Words | None]:
+        """Return ``x``, ``y`` and ``people`` of a client: all that training needs, and in a fifth
+        of the time of the dataset, which counts where a round draws a thousand of a million.
+        """
+        at, whole = self._place(client), self.whole
+        if not isinstance(whole.x, np.memmap):
+            return whole.x[at], whole.y[at], None if whole.people is None else whole.people[at]
+        self._took()
+        people = None if whole.people is None else _copied(whole.people, at)
+        return _copied(whole.x, at), _copied(whole.y, at), people
+
+    def _place(self, client: int) -> slice | Indices:
+        number = range(len(self))[client]
+        first, last = self.bounds[number : number + 2].tolist()
+        return slice(first, last) if self.order is None else self.order[first:last]
+
+    def _took(self) -> None:
         if next(self._taken) % LET_GO == 0:
             self.let_go()
-        return found
 
     def let_go(self) -> None:
         """Give the pages of mapped examples back to the system."""
         for values in (self.whole.x, self.whole.y, self.whole.words, self.whole.people):
             if isinstance(values, np.memmap):
                 let_go(values)
+
+
+def _copied(values: Array, at: slice | Indices) -> Array:
+    return values.view(np.ndarray)[at].copy()  # a mapped array takes microseconds to cut
+
+
+def rows(parts: Sequence[Dataset], client: int) -> tuple[Features, Array, Words | None]:
+    """Return ``x``, ``y`` and ``people`` of a client; see :meth:`ByClient.rows`."""
+    if isinstance(parts, ByClient):
+        return parts.rows(client)
+    return parts[client].x, parts[client].y, parts[client].people
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -57,7 +57,7 @@ from __future__ import annotations
 import math
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeGuard, runtime_checkable
 
 from sordino.base.errors import StudyError, passing_over
 from sordino.base.registry import foreign
@@ -145,7 +145,6 @@ class Shortening(Protocol):
         """
 
 
-@runtime_checkable
 class Learning(Protocol):
     """A mechanism whose shape follows what was released before, and whose price does not."""
 
@@ -162,6 +161,11 @@ class Learning(Protocol):
         """The mechanism for the next release."""
 
     def scaled(self, clip: float, noise_multiplier: float) -> Self: ...
+
+
+def learns(mechanism: object) -> TypeGuard[Learning]:
+    """Tell whether a mechanism is :class:`Learning`; asked of every task, so it must be quick."""
+    return hasattr(mechanism, "observed") and hasattr(mechanism, "shaped")
 
 
 @runtime_checkable

@@ -40,7 +40,7 @@ from torch import Tensor
 from sordino.base.entropy import Contents, Entropy, drawable, raw
 from sordino.base.errors import LocalProtocolError
 from sordino.base.message import Answer, Compute, Statistics, Train, Update
-from sordino.mechanisms.gaussian import Bounded, Learning, Measuring, Shortening
+from sordino.mechanisms.gaussian import Bounded, Measuring, Shortening, learns
 from sordino.privacy import (
     Chosen,
     Event,
@@ -171,9 +171,11 @@ def agreed(mechanism: Bounded, task: Train) -> Bounded:
     """Return a mechanism with the shape, clip and noise of a task, where a public schedule sets
     them; its own where the task says neither.
     """
-    if isinstance(mechanism, Learning):
+    if learns(mechanism):
         mechanism = mechanism.shaped(task.shape)
     if task.clip is None or task.noise_multiplier is None:
+        return mechanism
+    if (task.clip, task.noise_multiplier) == (mechanism.clip, mechanism.noise_multiplier):
         return mechanism
     return mechanism.scaled(task.clip, task.noise_multiplier)
 

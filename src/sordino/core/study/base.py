@@ -254,7 +254,9 @@ class Latency(Section):
 
     def draw(self, entropy: Entropy, client: int, round_number: int, steps: int) -> float:
         """Seconds from the sending of a round's task to the answer's arrival."""
-        trip = self.checked(self.trip(entropy.at("latency", client, "round", round_number)))
+        trip = self.typical
+        if not self.even:
+            trip = self.checked(self.trip(entropy.at("latency", client, "round", round_number)))
         return self.scale(entropy, client) * (trip + steps * self.step)
 
     def tasks(self, entropy: Entropy, clients: int) -> Callable[[int, int], float]:

@@ -453,7 +453,7 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
 
     def affordable(self, ledgers: privacy.LedgerSession) -> tuple[int, ...] | None:
         """Return the updates that each edge can still pay for; None if nothing is promised."""
-        if self.study.privacy.unit == "none" or self.study.form == "paper":
+        if self.study.privacy.unit == "none" or self.paper:
             return None
         asked = self.regime.schedule(self.study, self.sizes)
         events = {unit: event for unit, ((event, _),) in asked.stages.items()}

@@ -66,7 +66,7 @@ from sordino.base.residues import Residues, added, unpacked
 from sordino.clients.simulation import TrainingState
 from sordino.core.world import EncodedSnapshot
 from sordino.mechanisms.correlated import Memory, released
-from sordino.mechanisms.gaussian import Bounded, Learning, within
+from sordino.mechanisms.gaussian import Bounded, learns, within
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Event, Gaussian, Permit, Permits, PoissonSampled, covers_round
 from sordino.regimes.synchronous.method import (
@@ -202,7 +202,7 @@ class PrivateSum:
 
     def _mechanism(self, contract: RoundNoise, seen: tuple[float, ...]) -> Bounded:
         made = self.mechanism
-        shaped = made.shaped(seen) if isinstance(made, Learning) else made
+        shaped = made.shaped(seen) if learns(made) else made
         return shaped.scaled(contract.clip, contract.noise_multiplier)
 
     def outcome(

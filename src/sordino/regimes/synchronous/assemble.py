@@ -17,7 +17,7 @@ from sordino.core.effect import Book, Effects, Request
 from sordino.core.prepared import ELSEWHERE
 from sordino.core.run.environment import charge_key_prefix
 from sordino.core.world import ChargeRequest, Charges, Paid
-from sordino.mechanisms.gaussian import Learning
+from sordino.mechanisms.gaussian import learns
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import LedgerSession, Permits
 from sordino.regimes.synchronous.aggregate import PrivateSum, SharedSum
@@ -205,7 +205,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
             affordable_rounds=affordable_rounds,
             aggregator=aggregator,
             adder=None if fixed is None else SharedSum.of(study, sizes, terms.weights, fixed),
-            learner=noise if isinstance(noise, Learning) else None,
+            learner=noise if learns(noise) else None,
             entropy=self.entropy,
             cohort=study.participation.cohort,
             deadline=study.participation.deadline,
@@ -274,7 +274,7 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
             each = self.study.privacy.noise_multipliers
             scaled = noise if each is None else noise.scaled(noise.clip, each[index])
             return PrivateClient(**common, mechanism=scaled, realised=method.realised)
-        clip = self.study.privacy.clip if self.study.form == "paper" else None
+        clip = self.study.privacy.clip if self.paper else None
         common |= {"batch": method.batch, "gradient_clip": clip}
         if not method.aggregated:
             del common["sampling_rate"]

@@ -266,7 +266,6 @@ class Synchronous(Rules[State]):
             return self._finish(
                 state, f"the round budget is used up: {state.number} of {self.terms.rounds} rounds"
             )
-        solvent = self._solvent(state)
         if self.exhausted(state):
             return self._finish(
                 state,
@@ -274,7 +273,7 @@ class Synchronous(Rules[State]):
                 f"{state.number}",
             )
         number = state.number + 1
-        chosen = self._chosen(state, solvent, number)
+        chosen = self._chosen(state, number)
         remaining = self._remaining(state, chosen)
         steps_left = remaining.steps
         choice = self.method.chosen(state.memory, self.terms, remaining)
@@ -305,7 +304,8 @@ class Synchronous(Rules[State]):
         """Return whether nobody within reach, if anybody is, can pay for another round."""
         if self.affordable_rounds is not None and state.number >= self.affordable_rounds:
             return True
-        return len(state.absent) < len(state.steps) and not len(self._solvent(state))
+        somebody = self.budget is not None and len(state.absent) < len(state.steps)
+        return somebody and not len(self._solvent(state))
 
     def _solvent(self, state: State) -> Clients:
         """Return the clients within reach that can pay for a step."""
@@ -319,17 +319,17 @@ class Synchronous(Rules[State]):
         """Return what is left for a round of these clients."""
         # where nobody is within reach, tau is what anybody could pay for, if he came back in time
         asked = chosen if len(chosen) else slice(None)
-        left = None if self.budget is None else (self.budget - state.steps)[asked]
+        left = None if self.budget is None else self.budget[asked] - state.steps[asked]
         share = 1.0 if self.cohort is None else min(self.cohort / len(state.steps), 1.0)
         return Remaining(
             rounds=max(round((self.terms.rounds - state.number) * share), 1),
             steps=None if left is None else int(left.min()),
         )
 
-    def _chosen(self, state: State, solvent: Clients, number: int) -> list[int]:
+    def _chosen(self, state: State, number: int) -> list[int]:
         """Return the clients that are asked, or that a secret sample has drawn."""
         if self.aggregator is None:
-            found = cohort(self.entropy, solvent, self.cohort, number)
+            found = cohort(self.entropy, self._solvent(state), self.cohort, number)
             # a sum of fewer is not opened: nobody is charged for one that cannot be
             return found if self.adder is None or len(found) >= self.adder.fewest else []
         rate, count = self.aggregator.sampling_rate, len(state.steps)
@@ -363,10 +363,9 @@ class Synchronous(Rules[State]):
             order=self.terms.order if self.method.adapts_noise else None,
             shape=state.seen,
         )
-        models = state.models if self.wants.raw else (None,) * len(state.steps)
-        sent = list[Send]()
+        wants, sent = self.wants, list[Send]()
         for i in chosen:
-            asked = self.wants.asked(task, models[i])
+            asked = wants.asked(task, state.models[i] if wants.raw else None)
             if self.ordered:
                 asked = replace(asked, taken=int(state.steps[i]) - state.tau)
             sent.append(Send(i, asked))
