@@ -48,16 +48,19 @@ rounds = {rounds}
 """
 
 
-def simulate(folder: Path, rounds: int, clients: int = 1000) -> tuple[float, Any]:
+def simulate(folder: Path, text: str) -> tuple[float, Any]:
     """CPU seconds of a run with its ledger, and what was built."""
-    (folder / "study.toml").write_text(
-        STUDY.format(rounds=rounds, clients=clients, rate=100 / clients)
-    )
+    (folder / "study.toml").write_text(text)
     study = studies.read(folder / "study.toml")
     built = builder.build(study, folder, "bench")
     start = time.process_time()
     built.simulation.run(built.first, Silent())
     return time.process_time() - start, built
+
+
+def client_level(rounds: int, clients: int = 1000) -> str:
+    """A study of rounds with 100 clients each."""
+    return STUDY.format(rounds=rounds, clients=clients, rate=100 / clients)
 
 
 def by_hand(built: Any, rounds: int) -> float:
@@ -101,7 +104,7 @@ def by_hand(built: Any, rounds: int) -> float:
     return time.process_time() - start
 
 
-def peer(rounds: int) -> float | None:
+def peer(rounds: int, task: str) -> float | None:
     """CPU seconds a round of pfl in its own environment (`make bench/pfl/.venv`); None where there
     is none.
     """
@@ -109,10 +112,7 @@ def peer(rounds: int) -> float | None:
     if not python.exists():
         return None
     done = subprocess.run(
-        [python, PEER / "loop.py", str(rounds), "clients"],
-        capture_output=True,
-        text=True,
-        check=True,
+        [python, PEER / "loop.py", str(rounds), task], capture_output=True, text=True, check=True
     )
     return float(json.loads(done.stdout.splitlines()[-1])["cpu_seconds_a_round"])
 
@@ -135,12 +135,12 @@ def measure(turns: int = 4, rounds: int = 6) -> list[dict[str, Any]]:
         for turn in range(turns + 1):
             folder = Path(made) / str(turn)
             folder.mkdir()
-            seconds, built = simulate(folder, rounds)
+            seconds, built = simulate(folder, client_level(rounds))
             if turn:  # the first one warms up
                 taken["ours"].append(seconds / rounds)
                 taken["plain"].append(by_hand(built, rounds) / rounds)
     cost = {name: sorted(values)[turns // 4] for name, values in taken.items()}
-    other, memory = peer(rounds), {clients: peak(clients) for clients in (1000, 10_000)}
+    other, memory = peer(rounds, "clients"), {clients: peak(clients) for clients in (1000, 10_000)}
     detail: dict[str, Any] = {
         f"{name}, CPU s a round": round(value, 3) for name, value in cost.items()
     }
@@ -175,7 +175,7 @@ def measure(turns: int = 4, rounds: int = 6) -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     with TemporaryDirectory() as made:
-        simulate(Path(made), rounds=3, clients=int(sys.argv[1]))
+        simulate(Path(made), client_level(3, int(sys.argv[1])))
     lines = Path("/proc/self/status").read_text().splitlines()
     print(
         json.dumps(next(int(line.split()[1]) / 1e6 for line in lines if line.startswith("VmHWM")))

@@ -75,13 +75,13 @@ def linear() -> Counted:
     return Counted(nn.Flatten(), nn.Linear(784, 10))
 
 
-TASKS = {"clients": (cnn, 100, 5, 0.1), "flute": (linear, 10, 6, 0.03)}
-"""Network, cohort, local steps, learning rate."""
+TASKS = {"clients": (cnn, 100, 5, 0.1, 1), "flute": (linear, 10, 6, 0.03, 20)}
+"""Network, cohort, local steps, learning rate, rounds between two evaluations."""
 
 
 def main(rounds: int, task: str) -> None:
     """Time ``rounds`` after as many that warm up."""
-    make, cohort, steps, rate = TASKS[task]
+    make, cohort, steps, rate, every = TASKS[task]
     torch.set_num_threads(1)
     x = pixels("train-images-idx3-ubyte")
     y = torch.from_numpy(images("train-labels-idx1-ubyte", 8).astype(np.int64))
@@ -107,7 +107,7 @@ def main(rounds: int, task: str) -> None:
         FederatedAveraging().run(
             algorithm_params=NNAlgorithmParams(
                 central_num_iterations=rounds,
-                evaluation_frequency=1,
+                evaluation_frequency=every,
                 train_cohort_size=cohort,
                 val_cohort_size=0,
             ),
@@ -121,7 +121,7 @@ def main(rounds: int, task: str) -> None:
                 CentralEvaluationCallback(
                     Dataset([test_x, test_y]),
                     model_eval_params=NNEvalHyperParams(local_batch_size=1000),
-                    frequency=1,
+                    frequency=every,
                 )
             ],
         )

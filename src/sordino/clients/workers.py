@@ -21,8 +21,11 @@ References:
 # are the same for any number of workers, and a run that was killed goes on with another number.
 #
 #     Kernel.dispatch   ->  the answer is on the heap; its task waits to be handed out
-#     next turn         ->  all waiting tasks are divided by expected work and handed out
-#     Kernel.answer     ->  process 0 works on its own part until the answer that is due is there
+#     next turn         ->  workers get tasks, as many as `AHEAD` says; the rest is open to all
+#     Kernel.answer     ->  process 0 works on open tasks until the answer that is due is there
+#     answers come      ->  their worker, which has as many tasks again by then, gets open ones
+#
+# So a process that is slow for a while, or whose tasks take longer than expected, gets fewer.
 #
 # What must hold:
 #
@@ -119,6 +122,8 @@ INTERRUPT = signal.SIGUSR2
 """Interrupts what process 0 is doing: shells have background processes ignore Ctrl-C's signal."""
 FAREWELL = 5.0
 """Seconds that workers have to end."""
+AHEAD = 0.75
+"""Of its equal part of all work that is not done, what a worker has at most."""
 
 
 class Load(Frozen, tag=True):
@@ -490,10 +495,10 @@ class SpreadKernel(Kernel[S]):
         super().__init__(world, moment, watcher)
         self._workers = workers
         self._waiting = [each for each in self.heap if _answers(each)]
-        self._mine: dict[tuple[int, int], None] = {}  # in order
+        self._open: dict[tuple[int, int], tuple[float, Flight]] = {}  # with their expected work
         self._said: dict[tuple[int, int], tuple[Said | None, bytes]] = {}
-        self._loads = [0.0] * workers.size
-        self._given: dict[tuple[int, int], tuple[int, float]] = {}
+        self._given: dict[tuple[int, int], tuple[int, float]] = {}  # rank and work
+        self._loads = dict.fromkeys(range(1, workers.size), 0.0)
         workers.prepare(study, world)
         # else no client is made here that works elsewhere
         self._remembers = (
@@ -520,18 +525,16 @@ class SpreadKernel(Kernel[S]):
         super().next()
         key = site, number
         self._said.pop(key, None)
-        self._mine.pop(key, None)
-        if (given := self._given.pop(key, None)) is not None:
-            self._loads[given[0]] -= given[1]
+        self._open.pop(key, None)
 
     def answer(self, site: int, number: int) -> Said | None:
-        """Wait for the answer, and work on this process's own part meanwhile."""
+        """Wait for the answer, and work on open tasks meanwhile."""
         key = site, number
         while key not in self._said:
-            if key in self._mine:
+            if key in self._open:
                 self._work(key)
-            elif not self._heard(wait=not self._mine):
-                self._work(next(iter(self._mine)))
+            elif not self._heard(wait=not self._open):
+                self._work(next(iter(self._open)))
         said, memory = self._said.pop(key)
         if memory:
             _remember(self.world.clients[site], memory)
@@ -542,6 +545,9 @@ class SpreadKernel(Kernel[S]):
         match self._workers.take(wait=wait):
             case Answers(calls, said, memories):
                 self._said.update(zip(calls, zip(said, memories, strict=True), strict=True))
+                for rank, work in map(self._given.pop, calls):
+                    self._loads[rank] -= work
+                self._share()
             case Measured(rank, batches):
                 self._batches[rank] = batches
             case None:
@@ -562,7 +568,7 @@ class SpreadKernel(Kernel[S]):
         return self._workers.size, rest
 
     def _work(self, key: tuple[int, int]) -> None:
-        del self._mine[key]
+        del self._open[key]
         client = self.world.clients[key[0]]
         before = _memory(client)
         said = super().answer(*key)
@@ -570,26 +576,38 @@ class SpreadKernel(Kernel[S]):
         _remember(client, before)  # until the answer is taken
 
     def _hand_out(self) -> None:
-        """Divide waiting tasks by expected work: the largest first, to who has least."""
+        """Open the tasks whose answers will be used to all processes."""
         alarm = min((each for each in self.heap if each[4]), default=None)
-        due = [each for each in self._waiting if alarm is None or each < alarm]
-        if not due:
-            return
-        self._waiting = [each for each in self._waiting if not (alarm is None or each < alarm)]
-        sized = [(self._expected(each[2], self.tasks[each[2]]), each) for each in due]
-        shares: list[list[Flight]] = [[] for _ in self._loads]
-        lightest = [(load, rank) for rank, load in enumerate(self._loads)]
+        late = [] if alarm is None else [each for each in self._waiting if each > alarm]
+        for each in sorted(set(self._waiting).difference(late)):
+            _, _, site, number, _ = each
+            self._open[site, number] = self._expected(site, self.tasks[site]), each
+        self._waiting = late
+        self._share()
+
+    def _share(self) -> None:
+        """Give workers open tasks, the largest first, to who has least; what somebody gets is sent
+        in two parts, so that he works on the second while the next come.
+        """
+        left = sum(self._loads.values()) + sum(work for work, _ in self._open.values())
+        most = AHEAD * left / self._workers.size
+        shares: dict[int, list[Flight]] = {rank: [] for rank in self._loads}
+        lightest = [(load, rank) for rank, load in self._loads.items()]
         heapq.heapify(lightest)
-        for work, each in sorted(sized, key=lambda one: (-one[0], one[1])):
+        for work, each in sorted(self._open.values(), key=lambda one: (-one[0], one[1])):
             load, rank = lightest[0]
+            if load + work > max(most, 1.001 * work):  # who has nothing gets one
+                break
             heapq.heapreplace(lightest, (load + work, rank))
+            key = each[2], each[3]
+            del self._open[key]
+            self._given[key] = rank, work
             self._loads[rank] += work
-            self._given[each[2], each[3]] = rank, work
             shares[rank].append(each)
-        for rank, share in enumerate(shares[1:], 1):
-            if share:
-                self._workers.send(self._packed(sorted(share)), rank)
-        self._mine.update(((site, number), None) for _, _, site, number, _ in sorted(shares[0]))
+        for rank, share in shares.items():
+            for part in (share[::2], share[1::2]):
+                if part:
+                    self._workers.send(self._packed(sorted(part)), rank)
 
     def _packed(self, share: Sequence[Flight]) -> Work:
         """Return tasks as they travel."""

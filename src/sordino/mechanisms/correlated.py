@@ -64,10 +64,10 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
@@ -231,18 +231,6 @@ class Memory:
         return cls(number, taken, terms, token, rows)
 
 
-@runtime_checkable
-class Streaming(Protocol):
-    """A mechanism whose noise goes on from step to step: :class:`CorrelatedGaussian`, and what an
-    audit puts around a mechanism (:class:`sordino.audit.canaries.Watched`).
-    """
-
-    def release_after(
-        self, total: Tensor, excess: float, rng: Generator, memory: Memory | None, number: int
-    ) -> tuple[Tensor, float | None, Memory | None]:
-        """The release of a step of a stream; see :meth:`CorrelatedGaussian.release_after`."""
-
-
 def released(
     mechanism: Bounded,
     total: Tensor,
@@ -252,11 +240,13 @@ def released(
     number: int,
 ) -> tuple[Tensor, float | None, Memory | None]:
     """Return a step's noisy sum (d,), its noisy count, and what later noise needs, if anything;
-    see :meth:`CorrelatedGaussian.release_after`.
+    see :meth:`CorrelatedGaussian.release_after`, which an audit's mechanism around it has, too.
     """
-    if not isinstance(mechanism, Streaming):
+    after: Callable[..., tuple[Tensor, float | None, Memory | None]] | None
+    after = getattr(mechanism, "release_after", None)
+    if after is None:
         return (*mechanism.release_counted(total, excess, rng), None)
-    return mechanism.release_after(total, excess, rng, memory, number)
+    return after(total, excess, rng, memory, number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
