@@ -64,7 +64,7 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -242,11 +242,12 @@ def released(
     """Return a step's noisy sum (d,), its noisy count, and what later noise needs, if anything;
     see :meth:`CorrelatedGaussian.release_after`, which an audit's mechanism around it has, too.
     """
-    after: Callable[..., tuple[Tensor, float | None, Memory | None]] | None
     after = getattr(mechanism, "release_after", None)
     if after is None:
         return (*mechanism.release_counted(total, excess, rng), None)
-    return after(total, excess, rng, memory, number)
+    found: tuple[Tensor, float | None, Memory | None]
+    found = after(total, excess, rng, memory, number)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
