@@ -35,19 +35,20 @@ ROOMS: dict[str, tuple[str, str]] = {
     ),
     "prices": (
         "privacy/{accounting,grid,loss,parts,pure,renyi}",
-        "privacy/test_{accounting,group,loss,loss_grid,pure,rows,selection,special}.py",
+        "privacy/test_{accounting,borders,group,loss,loss_grid,pure,rows,selection,special,"
+        "stored_prices}.py",
     ),
     "choices": (
         "privacy/{budget,event,rounding}",
-        "privacy/test_{budget,event,rounding,selection,accounting}.py",
+        "privacy/test_{borders,budget,event,rounding,selection,accounting,stored_prices}.py",
     ),
-    "records": ("privacy/records/*", "privacy/test_{people,group}.py test_promises.py"),
+    "records": ("privacy/records/*", "privacy/test_{borders,people,group}.py test_promises.py"),
     "mechanisms": (
         "mechanisms/{contract,correlated,draws,gaussian,grid,kinds,knorm,response,shared}",
         "mechanisms/test_{correlated,gaussian,grid,haar_levels,knorm,modulus,own_mechanism,"
-        "response,shared,single,siphash}.py",
+        "response,shared,single,siphash,stored_noise}.py",
     ),
-    "haar": ("mechanisms/haar/*", "mechanisms/test_haar*.py"),
+    "haar": ("mechanisms/haar/*", "mechanisms/test_haar*.py mechanisms/test_stored_noise.py"),
     "sums": ("mechanisms/secure/*", "mechanisms/secure/test_*.py"),
     "kernel": (
         "core/kernel",
@@ -56,8 +57,8 @@ ROOMS: dict[str, tuple[str, str]] = {
     ),
     "gradients": (
         "training/perexample/*",
-        "training/test_{perexample,person_sums,sensitivity,bounds,squares,own_modules,linear,local,"
-        "outside}.py",
+        "training/test_{perexample,person_sums,pieces,sensitivity,bounds,squares,own_modules,linear,"
+        "local,outside}.py",
     ),
 }
 OTHER = {
