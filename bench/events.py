@@ -85,7 +85,7 @@ def learning(pieces: int = 20, **options: Any) -> float:
         active = np.ones((BLOCK, len(world.activity.columns)), bool)
         paid = Allowance(
             world.ledgers.charge(
-                [request.charge for request in world.requests_between(1, 1, 1, "bench")],
+                [request.charge for request in world.appearances.charges([("bench", 1, 1, 1)])],
                 world.unlimited,
             )
         )

@@ -58,7 +58,7 @@ from sordino.network.storage import AnswerStore, Journal
 from sordino.network.transport import Event, Lost, Mailbox
 from sordino.privacy.event import Gaussian
 from sordino.privacy.event import encode as written
-from sordino.regimes.vertical.network import VerticalServer
+from sordino.regimes.vertical.federation import VerticalServer
 
 from .test_events_between_sites import ENTITY, read
 

@@ -70,7 +70,8 @@ def paid(made: Events) -> Allowance:
     """For one appearance of every entity."""
     return Allowance(
         made.ledgers.charge(
-            [request.charge for request in made.requests_between(1, 1, 1, "test")], made.unlimited
+            [request.charge for request in made.appearances.charges([("test", 1, 1, 1)])],
+            made.unlimited,
         )
     )
 

@@ -1,11 +1,12 @@
-"""Events message by message: the server between two of them, and all parties in one process.
+"""The server's model, here and on a network; and the engine that passes messages in one process.
 
-A server of a network has the same :class:`ServerModel` (:mod:`sordino.regimes.vertical.network`).
-:class:`Messages` passes its turns to the parties from hand to hand. Nothing waits there: a party
+:class:`ServerModel` is the server's half with the rules of an event. A server of a network has one
+(:class:`~sordino.regimes.vertical.federation.VerticalServer`). In one process, :class:`Messages`
+passes its turns to the parties from hand to hand. Nothing waits there: a party
 that is silent in the study's world makes its embedding (its window goes on, and its noise is
 drawn), which counts as dropped. Derivatives are learned from at once, so that the regret of an
 event can be summed over all halves; a server of a network knows its own part alone. The kernel
-charges the block before (:mod:`sordino.regimes.vertical.run`).
+charges the block before (:mod:`sordino.regimes.vertical.appearances`).
 """
 
 from __future__ import annotations

@@ -10,12 +10,7 @@ checkpoints fall: what is drawn (who is active, who does not answer, what noise 
 numbered by event or by block, so that the same study gives the same bits whatever is logged, and a
 run that was killed comes to the same end. A checkpoint stands between two blocks.
 
-Entities that a stream repeats are counted. The ledger books for *an* entity what its k-th
-appearance releases, when the first entity appears for the k-th time: that is the price of the one
-that appeared most often, and a bound for all. What appears more often than its budget pays for is
-not used. A run that goes on where its releases may come out differently (``origin``: another
-environment) is counted from nothing again: what was released before stays booked, and what follows
-is booked beside it.
+What entities release, and when it is charged: :mod:`sordino.regimes.vertical.appearances`.
 """
 
 from __future__ import annotations
@@ -24,7 +19,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -45,72 +40,23 @@ from sordino.core.kernel import Kernel
 from sordino.core.plan import Plan
 from sordino.core.prepared import Affordable, PreparedRun, open_ledgers
 from sordino.core.run import environment
-from sordino.core.run.environment import charge_key_prefix
-from sordino.core.world import ChargeRequest, Charges, EncodedSnapshot, KernelSnapshot, World
-from sordino.data.stream import Piece
+from sordino.core.world import Charges, EncodedSnapshot, KernelSnapshot, World
 from sordino.mechanisms.response import RandomisedResponse, secret
-from sordino.privacy import Allowance, Budget, Charge, LedgerSession, Permits, accountant
+from sordino.privacy import Allowance, Budget, LedgerSession, Permits, accountant
 from sordino.privacy.accounting import Spent
 from sordino.privacy.rounding import epsilon_text
-from sordino.privacy.session import History
 from sordino.regimes.vertical import regime as prices
+from sordino.regimes.vertical.appearances import Appearances, Block, Charged, affordable, not_booked
 from sordino.regimes.vertical.halves import Arrays, Engine, EventPath, Graph, Played
 from sordino.regimes.vertical.models import Split, make_party, make_server, named, rates
 from sordino.regimes.vertical.records import Party, Vertical, VerticalRound
 from sordino.regimes.vertical.records import Release as Released
-from sordino.regimes.vertical.regime import (
-    BLOCK,
-    label_charges,
-    label_epsilon,
-    party_unit,
-    promised,
-)
+from sordino.regimes.vertical.regime import BLOCK, label_epsilon, party_unit, promised
 from sordino.regimes.vertical.stream import Activity, Arranged, LabelRandomizer, remember, source
 from sordino.regimes.vertical.study import VerticalStudy
 
 _GROWS = np.array([2**7, 2**8, 2**16, 2**32, 2**63 - 1])
 """Whole numbers from which on MessagePack needs more bytes."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Block:
-    """Consecutive events of a stream, n of them, of which u are used.
-
-    Attributes:
-        read: their examples.
-        start: events of the stream before it.
-        first: number of its first used event, from 1.
-        used: (n,).
-        times: appearances, by its end, of the entity that has appeared most often.
-        batch: b, examples in an event.
-    """
-
-    read: Piece
-    start: int
-    first: int
-    used: Bools
-    times: int
-    batch: int
-
-    @property
-    def stop(self) -> int:
-        """Events of the stream up to its end."""
-        return self.start + len(self.used)
-
-    @property
-    def last(self) -> int:
-        """Number of its last used event."""
-        return self.first + int(self.used.sum()) - 1
-
-    def until(self, n: int) -> Block:
-        """Return its first n events."""
-        return replace(self, used=self.used[:n])
-
-    @property
-    def places(self) -> Ints:
-        """Places in the block of examples of used events (u b,)."""
-        whole = np.arange(len(self.used) * self.batch)
-        return whole if self.used.all() else whole[np.repeat(self.used, self.batch)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +153,7 @@ class _Rest(msgspec.Struct, kw_only=True, eq=False, forbid_unknown_fields=True):
     row: Tally
     whole: Tally
     position: int = 0
-    booked: list[tuple[str, int, int, int]] = []
+    charged: list[Charged] = msgspec.field(default_factory=list, name="booked")
     ended: str | None = None
     origin: str = ""
 
@@ -221,9 +167,8 @@ class State(_Rest):
         row, whole: counted since the last row of the log, and since the beginning.
         position: events of the stream that were read, used or not.
         counts: appearances of each entity, where a stream repeats any.
-        told: the answer about each entity's label, where one answer is for good.
-        booked: appearances that the ledger has booked, in order: prefix of the charges' keys, the
-            event they were booked at, the first and the last appearance.
+        answers: the answer about each entity's label, where one answer is for good.
+        charged: appearances that are charged, in order.
         ended: why the run is over, or None.
         origin: what releases so far depend on; see :class:`Events`.
     """
@@ -231,7 +176,7 @@ class State(_Rest):
     kept: Arrays
     model: Vector
     counts: dict[int, int] = {}
-    told: dict[int, int] = {}
+    answers: dict[int, int] = {}
 
     @property
     def number(self) -> int:
@@ -246,7 +191,7 @@ class State(_Rest):
     def pack(self) -> EncodedSnapshot:
         """Return the state as arrays, and the rest as JSON."""
         vectors: dict[str, Any] = {f"engine.{name}": value for name, value in self.kept.items()}
-        for name, values in (("counts", self.counts), ("told", self.told)):
+        for name, values in (("counts", self.counts), ("told", self.answers)):
             if values:
                 vectors[f"{name}.entities"] = np.fromiter(values, np.int64, len(values))
                 vectors[f"{name}.values"] = np.fromiter(values.values(), np.int64, len(values))
@@ -256,12 +201,12 @@ class State(_Rest):
         rest = {name: getattr(self, name) for name in _Rest.__struct_fields__}
         for name, tally in tallies.items():
             rest[name] = msgspec.structs.replace(tally, loss=0.0, regret=0.0)
-        return EncodedSnapshot(vectors, msgspec.json.encode(rest))
+        return EncodedSnapshot(vectors, msgspec.json.encode(_Rest(**rest)))
 
     def copied(self) -> State:
         """Return a state that can be played on without changing this one."""
         return msgspec.structs.replace(
-            self, counts=dict(self.counts), told=dict(self.told), booked=list(self.booked)
+            self, counts=dict(self.counts), answers=dict(self.answers), charged=list(self.charged)
         )
 
 
@@ -276,9 +221,8 @@ def _table(prefix: str, vectors: Mapping[str, Array]) -> dict[int, int]:
 @dataclass(kw_only=True, eq=False)
 class Events(world.RegimeRules[State], World[State]):
     """A vertical federation on one machine, and to the kernel a stream: blocks one after another,
-    each charged, played and counted, with rows where they are due. What is released of an entity
-    adds up, appearance by appearance. It is its own rules: what follows depends on the stream that
-    it reads.
+    each charged, played and counted, with rows where they are due. It is its own rules: what
+    follows depends on the stream that it reads.
 
     Attributes:
         split: the network, cut, and its calibrated study, ``study``.
@@ -286,7 +230,7 @@ class Events(world.RegimeRules[State], World[State]):
         engine: makes a server and its parties, anew for each call of :meth:`run`.
         stream: examples one after another.
         entropy: of the key of answers about labels, where there is one.
-        affordable_steps: in how many events an entity takes part at most, or no limit.
+        affordable_steps: how many appearances an entity's budget pays for, or no limit.
         ledgers: where charges go.
         batch: examples in an event: b.
         promised: the unit of the ledger to which something is promised, if any is; ``units`` is
@@ -295,7 +239,6 @@ class Events(world.RegimeRules[State], World[State]):
         sizes: of messages.
         activity: active parties, and parties that do not answer.
         randomizer: tells labels.
-        charge_key_prefix: for the ledger.
         origin: what the protected releases depend on; the same one releases the same again.
         state: of the run that is played; changed in place.
         player: the engine that plays it.
@@ -338,10 +281,24 @@ class Events(world.RegimeRules[State], World[State]):
             mechanism = RandomisedResponse(epsilon=label_epsilon(study), classes=split.classes)
             key = secret(self.entropy().at("labels"))
         self.randomizer = LabelRandomizer(
-            mechanism=mechanism, key=key, memoised=privacy.memoised, required=label_charges(study)
+            mechanism=mechanism,
+            key=key,
+            memoised=privacy.memoised,
+            required=prices.label_charges(study),
         )
-        self.charge_key_prefix = charge_key_prefix(study, self.run_id)
         self.origin = environment.response_key_prefix(study, self.run_id)
+
+    @cached_property
+    def appearances(self) -> Appearances:
+        """The entities of the stream, with the charges of what this process releases of them."""
+        return Appearances(
+            study=self.study,
+            stream=self.stream,
+            length=BLOCK,
+            most=None if self.affordable_steps is None else self.affordable_steps[0],
+            budget=self.budget,
+            key_prefix=environment.charge_key_prefix(self.study, self.run_id),
+        )
 
     def prepared(self, chosen: EventPath) -> PreparedRun:
         """Return the objects of a run that is played as ``chosen``."""
@@ -357,18 +314,6 @@ class Events(world.RegimeRules[State], World[State]):
             paid="appearance of an entity",
             remedy=self._remedy(),
         )
-
-    def planned(self, rows: int) -> dict[str, History]:
-        """Return all charges of an entity that its budget pays for, where each of so many rows is
-        one and comes again in every pass.
-        """
-        found: dict[str, History] = {}
-        if self.affordable_steps is not None:
-            most = min(self.affordable_steps[0], -(-self.study.horizon * self.batch // rows))
-            for unit, event, count in prices.charges(self.study, 1, most):
-                if unit in self.ledgers.names:
-                    found[unit] = (*found.get(unit, ()), (event, count))
-        return found
 
     def _remedy(self) -> str:
         """Return what helps where the budget pays for no event; what was spent before is said,
@@ -403,14 +348,14 @@ class Events(world.RegimeRules[State], World[State]):
         rest, vectors = msgspec.json.decode(local.rest, type=_Rest), dict(local.vectors)
         for name, (loss, regret) in zip(("row", "whole"), vectors["sums"].tolist(), strict=True):
             tally = msgspec.structs.replace(getattr(rest, name), loss=loss, regret=regret)
-            rest = msgspec.structs.replace(rest, **{name: tally})
+            setattr(rest, name, tally)
         engine, kept = self.engine(), below("engine.", vectors)
         engine.unpack(kept)
         state = State(kept=kept, model=engine.model, **msgspec.structs.asdict(rest))
         if rest.origin == self.origin:
-            state.counts, state.told = _table("counts.", vectors), _table("told.", vectors)
+            state.counts, state.answers = _table("counts.", vectors), _table("told.", vectors)
         else:
-            state.origin, state.booked = self.origin, []
+            state.origin, state.charged = self.origin, []
         return state
 
     def resumed(self, moment: KernelSnapshot[State]) -> KernelSnapshot[State]:
@@ -426,35 +371,12 @@ class Events(world.RegimeRules[State], World[State]):
         tune()
         return Kernel(self, self.resumed(moment), watcher).run()
 
-    def read(self, start: int, first: int, counts: dict[int, int]) -> Block:
-        """Read the block that begins after ``start`` events of the stream.
-
-        Args:
-            first: number of its first used event.
-            counts: appearances of entities, to which those of the block are added.
-        """
-        count = min(BLOCK - start % BLOCK, self.study.horizon - start)
-        read, batch = self.stream.read(start * self.batch, count * self.batch), self.batch
-        used, times = np.ones(len(read.y) // batch, bool), 1
-        if read.entity is None or self.promised is None:
-            return Block(read, start, first, used, times, batch)
-        for i in range(len(used)):
-            group = read.entity[i * batch : (i + 1) * batch].tolist()
-            seen = {e: counts.get(e, 0) + group.count(e) for e in group}
-            most = max(seen.values())
-            if self.affordable_steps is not None and most > self.affordable_steps[0]:
-                used[i] = False
-                continue
-            counts.update(seen)
-            times = max(times, most)
-        return Block(read, start, first, used, times, batch)
-
-    def answers(self, block: Block, paid: Allowance, told: dict[int, int]) -> Ints:
+    def answers(self, block: Block, paid: Allowance, known: dict[int, int]) -> Ints:
         """Return the labels of a block's used events as the server learns them (u b,).
 
         Args:
             paid: permits for the answers.
-            told: answers about entities so far, to which these are added.
+            known: answers about entities so far, to which these are added.
 
         Raises:
             LocalProtocolError: if they are not paid for; nothing has been told then.
@@ -467,32 +389,8 @@ class Events(world.RegimeRules[State], World[State]):
             block.read.y[examples], places if entities is None else entities, places, paid
         )
         if entities is not None and randomizer.memoised and randomizer.mechanism is not None:
-            remember(told, entities, found)
+            remember(known, entities, found)
         return found
-
-    def new_charges(self, block: Block, booked: int) -> list[ChargeRequest]:
-        """Return the charges of appearances in a block beyond those that are ``booked``."""
-        if block.times <= booked or not block.used.any():
-            return []
-        event, prefix = block.start + 1, self.charge_key_prefix
-        return list(self.requests_between(booked + 1, block.times, event, prefix))
-
-    def requests_between(
-        self, first: int, last: int, event: int, charge_key_prefix: str
-    ) -> Iterator[ChargeRequest]:
-        """Yield the charges of an entity's appearances ``first`` to ``last``, at an event."""
-        for part, (unit, release, count) in enumerate(prices.charges(self.study, first, last)):
-            charge = Charge(
-                unit=unit,
-                event=release,
-                count=count,
-                why="one entity's appearances",
-                method=self.study.method.name,
-                round=event,
-                key=f"{charge_key_prefix}/appearance {first} to {last}/{part}",
-            )
-            counts = unit == self.promised
-            yield ChargeRequest((0,), charge, self.budget if counts else self.unlimited, counts)
 
     def kept(self, state: State, site: int, permits: Permits) -> Permits:
         """Return all permits: none is ever worked off."""
@@ -522,18 +420,15 @@ class Events(world.RegimeRules[State], World[State]):
             state.kept, state.model = self.player.pack(), self.player.model
         return state, effects
 
-    def _next(self, state: State) -> EventBlock:
-        """Return the next block, up to the next multiple of its length."""
-        length, left = BLOCK, self.study.horizon - state.position
-        return EventBlock(state.position + 1, min(length - state.position % length, left))
-
     def open_block(self, state: State) -> list[Effect]:
-        """Return what begins the next block."""
-        return [Send(0, self._next(state))]
+        """Read the next block, and return what begins it."""
+        start, first = state.position, state.whole.events + 1
+        self.block = self.appearances.read(start, first, state.counts, state.charged)
+        return [Send(0, EventBlock(start + 1, self.appearances.events(start)))]
 
     def _played(self, state: State, played: BlockPlayed) -> list[Effect]:
         """Count a block, log what is due, and go on."""
-        count = self._next(state).count
+        count = self.appearances.events(state.position)
         found = self.count(state, played)
         if state.position >= self.study.horizon:
             return found + self._end(state, f"all {self.study.horizon} events were played")
@@ -597,30 +492,13 @@ class Events(world.RegimeRules[State], World[State]):
         state.row = Tally.zero(len(tally.active))
         return Log(row), effect.Closed(stop)
 
-    def read_next(self, state: State, task: EventBlock) -> list[ChargeRequest]:
-        """Read a block, and return its charges: for what no entity has released so often."""
-        self.block = self.read(task.number - 1, state.whole.events + 1, state.counts)
-        booked = state.booked[-1][-1] if state.booked else 0
-        requests = self.new_charges(self.block, booked)
-        if requests:
-            appearances = booked + 1, self.block.times
-            state.booked.append((self.charge_key_prefix, task.number, *appearances))
-        return requests
-
     def requests(self, state: State, effects: Effects, paid: world.Paid) -> Charges:
-        """Read the block that is asked for, and return its charges."""
-        for each in effects:
-            if isinstance(each, Send) and isinstance(each.message, EventBlock):
-                return self.read_next(state, each.message)
-        return ()
+        """Return the charges of the open block, which come before anything is released of it."""
+        return () if self.block is None else not_booked(self.block.charges, paid.get(0, ()))
 
     def reissued(self, state: State, blocks: Mapping[int, Sequence[world.Block]]) -> Charges:
-        """Return all that was booked for what this run has counted."""
-        return [
-            request
-            for charge_key_prefix, number, first, last in state.booked
-            for request in self.requests_between(first, last, number, charge_key_prefix)
-        ]
+        """Return all charges of what this run has counted."""
+        return self.appearances.charges(state.charged)
 
     def shown(self, row: rows.Row) -> rows.Row | None:
         """Return a row without a time; without a promise, epsilon is infinite."""
@@ -636,14 +514,14 @@ class Events(world.RegimeRules[State], World[State]):
         n = len(block.used)
         if not n:
             return BlockPlayed(number, 0, ())
-        paid = Allowance(permits, block.times)
+        paid = Allowance(permits, block.most)
         whole = block.read.x[: n * self.batch]
         active, silent = self.activity.drawn(whole, block.start, n)
         active, silent = active[block.used], silent[block.used]
         labels, played = block.read.y[:0], Played.room(0)
         if block.used.any():
             x = whole if block.used.all() else whole[block.places]
-            labels = self.answers(block, paid, self.state.told)
+            labels = self.answers(block, paid, self.state.answers)
             played = self.player.run(x, labels, active, silent, paid)
         tallies = self.counted(block, played, active, silent, labels)
         return BlockPlayed(number, n, tuple(tallies))
@@ -694,7 +572,7 @@ def _right(error: float | None) -> float | None:
     return None if error is None else 1.0 - error
 
 
-def build(study: VerticalStudy, folder: Path, run: str, pays: Affordable) -> PreparedRun:
+def build(study: VerticalStudy, folder: Path, run: str, steps: Affordable) -> PreparedRun:
     """Make the objects of a simulation of a calibrated study, with its ledger in ``folder``."""
     stream, fingerprint, known = source(study)
     split = Split.of(study, stream)
@@ -719,23 +597,10 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Affordable) -> Pre
         engine=partial(_engine, split, noise),
         stream=Arranged(stream, split.held),
         entropy=partial(environment.answering, study, run, shape, folder),
-        affordable_steps=appearances(study, pays, ledgers),
+        affordable_steps=affordable(study, steps, ledgers),
         ledgers=ledgers,
     )
     return events.prepared(path(split))
-
-
-def appearances(study: VerticalStudy, pays: Affordable, ledgers: LedgerSession) -> list[int] | None:
-    """Return in how many events an entity may take part after what ``ledgers`` hold of it, as was
-    found first (``pays``); None without privacy.
-    """
-    if study.privacy.unit == "none" or pays is not None:
-        return None if pays is None else [pays[0]]
-    asked, unit = prices.schedule(study), promised(study)
-    left = asked.of(unit).affordable_in(ledgers, 1, alone=True)
-    most = left[unit] if unit in left else asked.affordable(unit)
-    whole = study.horizon * study.method.batch
-    return [whole if most is None else min(most, study.privacy.appearances)]
 
 
 def path(split: Split) -> EventPath:
