@@ -163,13 +163,13 @@ class Scripted:
     def measured(self, state: At, number: int) -> dict[str, float]:
         return {"test_epsilon": 0.25} if number == 2 else {}
 
-    def shown(self, row: Any) -> Any:
+    def visible_row(self, row: Any) -> Any:
         return row
 
     def requests(self, *about: Any) -> tuple[Any, ...]:
         return ()
 
-    reissued = kept = requests
+    reissued = unused_permits = requests
 
     def memories(self) -> dict[str, Any]:
         return {}

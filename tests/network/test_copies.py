@@ -36,8 +36,8 @@ from sordino.privacy import encode as written
 
 from .conftest import Makes
 from .test_events_between_sites import ENTITY, read
-from .test_lives import TASKS, Nobody, life
 from .test_machine_failures import lives, slope
+from .test_restarts_of_rounds_and_arrivals import TASKS, Nobody, life
 
 SITES, STEPS = 4, 6
 ALL = frozenset(range(SITES))
@@ -276,7 +276,7 @@ def test_two_processes_on_one_ledger_of_the_data_pay_for_two_releases(
     task = Train(1, 2, weights, clip=noise.clip, noise_multiplier=noise.noise_multiplier)
 
     def late(desk: SiteSession, requests: Any) -> Any:
-        if desk is desks[0] and not desks[1].answers.kept.booked:
+        if desk is desks[0] and not desks[1].answers.progress.booked:
             assert list(desks[1].said(book)) == [frames.Booked(1)]
         return charged(desk, requests)
 

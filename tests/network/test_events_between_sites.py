@@ -435,7 +435,7 @@ def test_a_server_refuses_what_a_site_may_not_say(ends: Ends) -> None:
         (2, embedding(2, 1), "no embedding"),
         (0, Update(0, 1, 1, np.zeros(1, np.float32)), "sends Update"),
     ):
-        found = ends.server.unfit(site, 2, said)
+        found = ends.server.objection_to_reply(site, 2, said)
         assert (found is None) if why is None else why in (found or "to nothing"), (said, found)
 
 
@@ -507,7 +507,7 @@ def test_a_site_keeps_its_own_limit(tmp_path: Path) -> None:
     found: Any = part.site(0, own, part.limited(0, None, 64.0), tmp_path, "run", None).simulation
     assert found.budget.epsilon == 64.0
     assert found.regime.objection(0, Turn(1)) is None
-    counted = [each.charge for each in found.site_requests(0, Turn(1), ()) if each.counts]
+    counted = [each.charge for each in found.site_requests(0, Turn(1), ()) if each.in_epsilon]
     assert {each.unit for each in counted} == {"entities"}
     with pytest.raises(BudgetExceeded):
         found.ledgers.charge(2 * counted, Budget(10.0, 1e-6))

@@ -225,7 +225,7 @@ class Guarded(ServerSession):
         assert number == asked
         world, state = self.kernel.world, self.kernel.state
         if isinstance(said, Embedding | Labels | Passive):
-            assert world.unfit(site, number, said) is None
+            assert world.objection_to_reply(site, number, said) is None
             return
         assert said.client == site
         if isinstance(said, Update | Contribution):
@@ -416,7 +416,7 @@ def standing(desk: SiteSession) -> tuple[Any, ...]:
     ledgers = desk._site.ledgers
     party = getattr(desk._site.inner, "party", None)
     own = b"" if party is None else party.flat.weights.numpy().tobytes()
-    return ledgers.head(), desk.answers.kept, desk.moment, own
+    return ledgers.head(), desk.answers.progress, desk.moment, own
 
 
 def _warm() -> None:
@@ -438,7 +438,7 @@ def test_frames_of_a_server_that_were_changed_leave_a_site_as_it_is(
         inner: Any = desk._site.inner
         size, site = getattr(inner, "_sizes", (0, 0))[1], desk._site.index
         for step in range(count):
-            number = (desk.answers.kept.number // (2 if regime == "vertical" else 1)) + 1
+            number = (desk.answers.progress.number // (2 if regime == "vertical" else 1)) + 1
             asks = [
                 frames.encode(frames.Ask(task.number, encode(task)))
                 for task in tasks(regime, number, desk.dimension, size, site)

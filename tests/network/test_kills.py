@@ -98,7 +98,7 @@ def _torn_input(part: float, own: Journal, each: Input) -> None:
     own._file.flush()
 
 
-def _torn_slot(part: float, own: AnswerStore, kept: storage.Kept) -> None:
+def _torn_slot(part: float, own: AnswerStore, kept: storage.SiteProgress) -> None:
     body, number = storage._encoder.encode(kept), own._count + 1
     check = zlib.crc32(body + number.to_bytes(8, "little"))
     content = storage._SLOT.pack(number, len(body), check) + body
@@ -222,7 +222,7 @@ def test_killed_anywhere_a_run_ends_as_its_journal_says(
         found.told = record.told
         fate.threatens(patch, Journal, "append", _torn_input)
         fate.threatens(patch, Journal, "cut")
-        fate.threatens(patch, AnswerStore, "keep", _torn_slot)
+        fate.threatens(patch, AnswerStore, "save", _torn_slot)
         fate.threatens(patch, LedgerSession, "charge")
         fate.threatens(patch, log, "write_checkpoint")
         fate.threatens(patch, server, "replace_file")
@@ -292,7 +292,7 @@ def test_a_server_steps_through_few_inputs_however_rare_its_checkpoints_are(
         if kernel.count >= 150 and not killed[0]:
             killed[0] = True
             raise Killed
-        replayed[0] += killed[0] and bool(kernel._again)
+        replayed[0] += killed[0] and bool(kernel._to_replay)
 
     found.told = told
     found.start()

@@ -105,7 +105,7 @@ def test_no_folder_says_how_often_a_site_was_drawn(federate: Makes) -> None:
         assert rounds == [(number, 2 * number) for number in range(1, 9)]
         assert (about.result.rounds, about.result.steps) == (8, 16)
         assert not (folder / "incidents.jsonl").exists()
-        kept = msgspec.structs.replace(outbox.kept, due=(8, b""))
+        kept = msgspec.structs.replace(outbox.progress, due=(8, b""))
         told.append([kept, [each[:12] for each in header], (folder / "rounds.jsonl").read_bytes()])
     assert told[0] == told[1] == told[2]
     seen = status(found.server)

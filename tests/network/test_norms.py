@@ -52,15 +52,15 @@ def test_a_site_that_multiplies_its_answers_is_flagged_and_the_run_goes_on(
         liar = own._site.index == 1 and type(said).__name__ != "Passive"
         return longer(said, times) if liar else said
 
-    weighs, lengths = ServerSession.weighed, list[Any]()
+    usual, lengths = ServerSession.flag_implausible, list[Any]()
 
-    def weighed(own: ServerSession, site: int, number: int, length: Any) -> None:
+    def flag_implausible(own: ServerSession, site: int, number: int, length: Any) -> None:
         if site != 1 and length is not None:
             lengths.append(length)
-        weighs(own, site, number, length)
+        usual(own, site, number, length)
 
     monkeypatch.setattr(SiteSession, "_answered", answered)
-    monkeypatch.setattr(ServerSession, "weighed", weighed)
+    monkeypatch.setattr(ServerSession, "flag_implausible", flag_implausible)
     found = federate(name, CHANGES.get(name, []))
     found.start()
     found.wait()

@@ -19,7 +19,7 @@ from sordino.network.frames import Ask
 from sordino.network.storage import JOURNAL as NAME
 from sordino.network.storage import TOKENS as KEY
 from sordino.network.storage import ProgressTokens
-from sordino.network.storage import kept_tokens as kept
+from sordino.network.storage import load_tokens as kept
 from sordino.privacy import Ledger
 
 from .conftest import Makes
@@ -49,7 +49,7 @@ def older(found: Federation, copy: Path, *, whole: bool, more: int = MORE) -> li
             return
         if kernel.count >= SOME and not copy.exists():
             shutil.copytree(found.server, copy)
-        if kernel.count >= more and not kernel._again:
+        if kernel.count >= more and not kernel._to_replay:
             done.append(kernel.count)
             if whole:
                 shutil.rmtree(found.server)
@@ -135,13 +135,13 @@ def test_seals_are_of_one_site_one_kind_and_one_number(tmp_path: Path) -> None:
     seals = kept(tmp_path, "run")
     assert (tmp_path / KEY).stat().st_mode & 0o777 == 0o600
     seal = seals.of("task", "north", 3)
-    assert kept(tmp_path, "run").hold("task", "north", 3, seal)
-    assert not seals.hold("round", "north", 3, seal)
-    assert not seals.hold("task", "south", 3, seal)
-    assert not seals.hold("task", "north", 4, seal)
-    assert not ProgressTokens(b"another key", "run").hold("task", "north", 3, seal)
-    assert not kept(tmp_path, "another").hold("task", "north", 3, seal)
-    assert not seals.hold("task", "north", 0, seals.of("task", "north", 0))
+    assert kept(tmp_path, "run").verify("task", "north", 3, seal)
+    assert not seals.verify("round", "north", 3, seal)
+    assert not seals.verify("task", "south", 3, seal)
+    assert not seals.verify("task", "north", 4, seal)
+    assert not ProgressTokens(b"another key", "run").verify("task", "north", 3, seal)
+    assert not kept(tmp_path, "another").verify("task", "north", 3, seal)
+    assert not seals.verify("task", "north", 0, seals.of("task", "north", 0))
     (tmp_path / KEY).write_bytes(b"short")
     with pytest.raises(ResumeError, match="no key of seals"):
         kept(tmp_path, "run")

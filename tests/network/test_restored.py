@@ -21,7 +21,7 @@ from sordino.core.run.verify import verify
 from sordino.network import demo, frames
 from sordino.network.server_session import ServerSession
 from sordino.network.site_session import SiteSession
-from sordino.network.storage import OUTBOX, AnswerStore, Kept
+from sordino.network.storage import OUTBOX, AnswerStore, SiteProgress
 from sordino.privacy import Ledger
 
 from .conftest import Makes
@@ -55,7 +55,7 @@ class Processes:
             for each in OUTBOX:
                 shutil.copy(self.run / each, copy)
             with closing(AnswerStore(copy)) as store:
-                return store.kept.number - (store.kept.answer is None)
+                return store.progress.number - (store.progress.answer is None)
         return 0
 
     def until(self, what: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -154,11 +154,11 @@ def test_an_answer_store_that_was_lost_alone_stops_nobody(tmp_path: Path) -> Non
         found.until(lambda: found.number() > 3)
         found.kill("site")
         with closing(AnswerStore(found.run)) as store:
-            run = store.kept.run
+            run = store.progress.run
         for each in OUTBOX:
             (found.run / each).unlink()
         with closing(AnswerStore(found.run)) as store:
-            store.keep(Kept(run=run, number=1))
+            store.save(SiteProgress(run=run, number=1))
         found.start("site", found.site)
         found.until(lambda: all(each.poll() is not None for each in found.running.values()))
         said = found.log.read_text()

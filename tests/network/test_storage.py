@@ -13,7 +13,7 @@ from sordino.base.errors import ResumeError
 from sordino.network import storage
 from sordino.network.storage import JOURNAL as NAME
 from sordino.network.storage import OUTBOX as NAMES
-from sordino.network.storage import STEP, AnswerStore, Input, Journal, Kept, ReplayGuard
+from sordino.network.storage import STEP, AnswerStore, Input, Journal, ReplayGuard, SiteProgress
 
 INPUTS = [
     Input(1, 0.5, "up", 0),
@@ -119,14 +119,14 @@ def test_a_journal_that_begins_anew_keeps_numbers_and_misses_nothing(tmp_path: P
     assert not (tmp_path / NAME).exists()
 
 
-def kept(number: int) -> Kept:
-    return Kept("run", number, "t" * 64, b"answer" * number, number)
+def kept(number: int) -> SiteProgress:
+    return SiteProgress("run", number, "t" * 64, b"answer" * number, number)
 
 
 def test_an_outbox_keeps_one_of_two_wherever_it_was_torn(tmp_path: Path) -> None:
     outbox = AnswerStore(tmp_path)
     for number in (1, 2, 3):
-        outbox.keep(kept(number))
+        outbox.save(kept(number))
     outbox.close()
     slots = [(tmp_path / name).read_bytes() for name in NAMES]
     for torn in (0, 1):
@@ -134,11 +134,11 @@ def test_an_outbox_keeps_one_of_two_wherever_it_was_torn(tmp_path: Path) -> None
             (tmp_path / NAMES[1 - torn]).write_bytes(slots[1 - torn])
             (tmp_path / NAMES[torn]).write_bytes(slots[torn][:length])
             outbox = AnswerStore(tmp_path)
-            assert outbox.kept == (kept(2) if torn == 1 else kept(3))
-            outbox.keep(kept(4))
+            assert outbox.progress == (kept(2) if torn == 1 else kept(3))
+            outbox.save(kept(4))
             outbox.close()
             again = AnswerStore(tmp_path)
-            assert again.kept == kept(4)
+            assert again.progress == kept(4)
             again.close()
 
 
@@ -147,19 +147,19 @@ def test_a_slot_that_a_full_disk_takes_a_part_of_is_not_kept(
 ) -> None:
     writes = os.pwrite
     with closing(AnswerStore(tmp_path)) as outbox:
-        outbox.keep(kept(2))
+        outbox.save(kept(2))
         monkeypatch.setattr(os, "pwrite", lambda file, whole, at: writes(file, whole[:-1], at))
         with pytest.raises(OSError, match="No space left"):
-            outbox.keep(kept(3))
-        assert outbox.kept == kept(2)
+            outbox.save(kept(3))
+        assert outbox.progress == kept(2)
     with closing(AnswerStore(tmp_path)) as outbox:
-        assert outbox.kept == kept(2)
+        assert outbox.progress == kept(2)
 
 
 def test_of_a_longer_answer_nothing_stays_in_a_slot(tmp_path: Path) -> None:
     outbox = AnswerStore(tmp_path)
     for number in (9, 9, 1, 1):
-        outbox.keep(kept(number))
+        outbox.save(kept(number))
     outbox.close()
     assert not any(b"answeranswer" in (tmp_path / name).read_bytes() for name in NAMES)
     assert all((tmp_path / name).stat().st_mode & 0o777 == 0o600 for name in NAMES)
@@ -167,13 +167,13 @@ def test_of_a_longer_answer_nothing_stays_in_a_slot(tmp_path: Path) -> None:
 
 def test_the_very_first_slot_may_be_torn_and_nothing_else(tmp_path: Path) -> None:
     outbox = AnswerStore(tmp_path)
-    outbox.keep(kept(1))
+    outbox.save(kept(1))
     outbox.close()
     content = (tmp_path / NAMES[1]).read_bytes()
     for length in range(len(content)):
         (tmp_path / NAMES[1]).write_bytes(content[:length])
         outbox = AnswerStore(tmp_path)
-        assert outbox.kept == Kept()
+        assert outbox.progress == SiteProgress()
         outbox.close()
     (tmp_path / NAMES[1]).unlink()  # a site may be killed between making one and the other
     AnswerStore(tmp_path).close()
@@ -199,12 +199,12 @@ def test_what_was_answered_before_a_machine_failed_is_lost_up_to_the_note(
     monkeypatch.setattr(storage, "_BOOT", tmp_path / "boot")
     assert ReplayGuard(tmp_path).lost == 0
     for number in (2, 3, 2 + STEP):
-        ReplayGuard(tmp_path).reach(number)
+        ReplayGuard(tmp_path).note_before(number)
         assert ReplayGuard(tmp_path).lost == 0  # killed, and begun again
     (tmp_path / "boot").write_text("second")
     again = ReplayGuard(tmp_path)
     assert again.lost == 2 + STEP
-    again.reach(3 + STEP)
+    again.note_before(3 + STEP)
     assert ReplayGuard(tmp_path).lost == 0
     (tmp_path / "boot").unlink()  # a system that does not tell
     assert ReplayGuard(tmp_path).lost == 3 + 2 * STEP

@@ -95,8 +95,8 @@ INPUTS = [
     storage.Input(10, 4.0, "stop", 0, b"the run was stopped"),
 ]
 KEPT = [
-    storage.Kept("run-1", 7, "b" * 64, None, 6, 3, (7, b"seal"), (3, b"due"), 2),
-    storage.Kept("run-1", 7, "b" * 64, b"answer", 7, 3, (7, b"seal"), (3, b"due"), 2),
+    storage.SiteProgress("run-1", 7, "b" * 64, None, 6, 3, (7, b"seal"), (3, b"due"), 2),
+    storage.SiteProgress("run-1", 7, "b" * 64, b"answer", 7, 3, (7, b"seal"), (3, b"due"), 2),
 ]
 STATUS = states.Status(
     *(1, "trial", "run-1", 2, 8, 1.5, 1),
@@ -134,7 +134,7 @@ def write_journal(folder: Path) -> None:
 def write_outbox(folder: Path) -> None:
     own = storage.AnswerStore(folder)
     for each in KEPT:
-        own.keep(each)
+        own.save(each)
     own.close()
 
 
@@ -249,7 +249,7 @@ def test_a_stored_journal_and_outbox_are_read_and_written_as_they_were(
     assert own.after(0) == INPUTS
     own.close()
     box = storage.AnswerStore(run)
-    assert box.kept == KEPT[-1]
+    assert box.progress == KEPT[-1]
     box.close()
     write_journal(tmp_path)
     write_outbox(tmp_path)
@@ -258,7 +258,7 @@ def test_a_stored_journal_and_outbox_are_read_and_written_as_they_were(
 
 
 def test_what_else_a_run_kept_is_read(run: Path) -> None:
-    seals = storage.kept_tokens(run, "run-1")
+    seals = storage.load_tokens(run, "run-1")
     assert seals.of("task", "north", 7).hex() == "d4b822e4b165cdb612c9e9fd4da6117f"
     assert storage.ReplayGuard(run).lost == 512
     assert states.read(run) == STATUS

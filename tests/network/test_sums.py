@@ -31,7 +31,7 @@ from sordino.network import certificates, frames, kit, sums
 from sordino.network.kit import KEYS, Agreed
 from sordino.network.secure_client import SecureSumClient
 from sordino.network.site import JoinOptions, promised, site_of
-from sordino.network.storage import AnswerStore, Journal, Kept
+from sordino.network.storage import AnswerStore, Journal, SiteProgress
 from sordino.network.sums import Sums
 from sordino.privacy import Permit
 from sordino.regimes.synchronous.records import SynchronousRound
@@ -53,7 +53,7 @@ class Seen:
         self.sums: list[tuple[Open, Summed]] = []
         masked, summed = SecureSumClient.masked, Sums.summed
 
-        def puts(own: SecureSumClient, kept: Kept, answer: Any, shares: bytes) -> Any:
+        def puts(own: SecureSumClient, kept: SiteProgress, answer: Any, shares: bytes) -> Any:
             found = masked(own, kept, answer, shares)
             said = self.parts.setdefault((own.index, answer.round), [set(), set()])
             said[0].add(answer.values)
@@ -142,7 +142,7 @@ def test_killed_anywhere_every_sum_is_exact(
     with monkeypatch.context() as patch:
         seen, fate = Seen(patch), Fate(seed=seed, kills=12, every=40)
         fate.threatens(patch, Journal, "append", _torn_input)
-        fate.threatens(patch, AnswerStore, "keep", _torn_slot)
+        fate.threatens(patch, AnswerStore, "save", _torn_slot)
         fate.threatens(patch, Net, "send")
         fate.threatens(patch, MemoryLine, "send")
         fate.threatens(patch, SecureSumClient, "step")
@@ -325,7 +325,7 @@ def test_a_site_says_the_same_again_and_nothing_about_the_past(federate: Makes) 
         dimension=3,
         pair=certificates.read_pair(folder, "site"),
     )
-    kept = Kept(run="r", number=4)
+    kept = SiteProgress(run="r", number=4)
     for number in (0, -1):  # no other error: it would end the site
         with pytest.raises(RemoteProtocolError, match=f"there is no round {number}"):
             own.step(kept, _invitation(number))

@@ -139,7 +139,7 @@ def test_a_party_learns_from_no_derivative_that_its_model_cannot_take(ends: Any)
         slope = Derivative(0, event - 1, 32, np.full(4, 3e38, "<f4").tobytes())
         turn = Turn(event, derivative=slope if event > 1 else None)
         assert party.objection(0, turn) is None
-        party.settle(0, turn)
+        party.apply_derivative(0, turn)
         before = party.model_of(0, np.zeros(0, np.float32))
         party.answer(
             0,

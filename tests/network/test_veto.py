@@ -170,7 +170,7 @@ def test_a_server_says_first_of_which_run_it_speaks(victim: Victim) -> None:
         frames.Bye("over", np.zeros(victim.dimension, "<f4").tobytes()),
     ):
         assert victim.said(frame) == []  # passed over, as what was meant for an earlier connection
-    assert victim.entries() == victim.desk.answers.kept.sent == 0
+    assert victim.entries() == victim.desk.answers.progress.sent == 0
     assert victim.desk.moment.ended is None
     assert victim.said(frames.Welcome("run")) == []
     assert isinstance(victim.said(victim.train())[0], Say)
@@ -195,11 +195,11 @@ def test_no_answer_is_left_when_the_run_is_over(victim: Victim) -> None:
     folder = victim.desk._site.folder
     assert any(said.body in (folder / name).read_bytes() for name in NAMES)
     assert all((folder / name).stat().st_mode & 0o777 == 0o600 for name in NAMES)
-    before = victim.desk.answers.kept
+    before = victim.desk.answers.progress
     bye = frames.Bye("over", np.zeros(victim.dimension, "<f4").tobytes())
     assert victim.said(bye) == [frames.Done()]
     assert not any(said.body[-40:] in (folder / name).read_bytes() for name in NAMES)
-    after = victim.desk.answers.kept
+    after = victim.desk.answers.progress
     assert after.sent == (None if victim.desk._world.regime.secret else before.sent)
     assert after.number == before.number
 

@@ -137,9 +137,11 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
         made = model(self.study, like.shape, like.outputs)
         return sum(each.numel() for each in made.parameters())
 
-    def server(self, folder: Path, run: str, pays: Affordable, test: Dataset | None) -> PreparedRun:
+    def server(
+        self, folder: Path, run: str, steps: Affordable, test: Dataset | None
+    ) -> PreparedRun:
         have = divided(self.agreement, self.study, test=test)
-        return self.regime.assembled(self.study, have, folder, run, pays)
+        return self.regime.assembled(self.study, have, folder, run, steps)
 
     def site(
         self,
@@ -148,10 +150,10 @@ class HorizontalNetwork(NetworkRegime[HorizontalStudy]):
         limited: HorizontalStudy,
         folder: Path,
         run: str,
-        pays: Affordable,
+        steps: Affordable,
     ) -> PreparedRun:
         have = divided(self.agreement, limited, (index, data))
-        return self.regime.assembled(limited, have, folder, run, pays, mine=index)
+        return self.regime.assembled(limited, have, folder, run, steps, mine=index)
 
     def limited(self, index: int, ledger: Path | None, limit: float | None) -> HorizontalStudy:
         study, privacy = self.study, self.study.privacy

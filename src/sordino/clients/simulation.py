@@ -38,13 +38,13 @@ from sordino.core.kernel import Kernel
 from sordino.core.study.base import World
 from sordino.core.world import (
     Absence,
-    Block,
     ChargeRequest,
     Charges,
     EncodedSnapshot,
     Faults,
     KernelSnapshot,
     Paid,
+    PermitRange,
     RegimeRules,
     RunListener,
     S,
@@ -318,7 +318,7 @@ class Simulation(ServerSide[S], SiteSide[S]):
             found.append(sum(rounds.values()))
         return Overtaken(number, steps=tuple(found))
 
-    def reach(self, site: int, task: Request | None, said: Said) -> Length | None:
+    def length_bound(self, site: int, task: Request | None, said: Said) -> Length | None:
         """Return how long an answer is and may be, as its client says; None where it says
         nothing.
         """
@@ -338,7 +338,7 @@ class Simulation(ServerSide[S], SiteSide[S]):
         due = number % self.stride == 0 or self.regime.over(state)
         return self.evaluate(state.model) if due else {}
 
-    def shown(self, row: records.Row) -> records.Row | None:
+    def visible_row(self, row: records.Row) -> records.Row | None:
         """Return the row, or None; no client and no time of a secret cohort are shown."""
         if not self.regime.secret:
             return row
@@ -386,7 +386,7 @@ class PassSimulation(Simulation[Any]):
         charge = self.charge(self.units[site], event, 1, number, key)
         return ChargeRequest((site,), charge, self.budgets[site])
 
-    def reissued(self, state: Any, blocks: Mapping[int, Sequence[Block]]) -> Charges:
+    def reissued(self, state: Any, blocks: Mapping[int, Sequence[PermitRange]]) -> Charges:
         """Return the passes that clients were in."""
         return [
             self._pass(site, number)
@@ -394,12 +394,12 @@ class PassSimulation(Simulation[Any]):
             for number, _ in booked
         ]
 
-    def kept(self, state: Any, site: int, permits: Permits) -> Permits:
+    def unused_permits(self, state: Any, site: int, permits: Permits) -> Permits:
         """Return those of the passes that the client's last task, or its next, has steps in."""
         batches, first = self.clients[site].passes.batches, state.steps[site] - state.latest
         return [each for each in permits if each.round * batches > first]
 
-    def held(self, site: int, number: int, permits: Permits) -> Permits:
+    def needed_permits(self, site: int, number: int, permits: Permits) -> Permits:
         """Return those of the passes that this site has not come to the end of."""
         passes = self.clients[site].passes
         return [each for each in permits if each.round * passes.batches > passes.done]

@@ -156,9 +156,7 @@ class Kernel(Generic[S]):
 
     def moment(self) -> KernelSnapshot[S]:
         """The run as it stands now."""
-        kept = {
-            site: self.world.kept(self.state, site, permits) for site, permits in self.paid.items()
-        }
+        unused = {i: self.world.unused_permits(self.state, i, p) for i, p in self.paid.items()}
         return KernelSnapshot(
             state=self.state,
             time=self.time,
@@ -166,7 +164,7 @@ class Kernel(Generic[S]):
             away=dict(self.away),
             blocks={
                 site: tuple((each.round, each.count) for each in permits)
-                for site, permits in kept.items()
+                for site, permits in unused.items()
                 if permits
             },
             count=self.count,
@@ -277,7 +275,7 @@ class Kernel(Generic[S]):
 
     def write(self, row: records.Row) -> None:
         """A row for the log, as far as it may be shown."""
-        shown = self.world.shown(row)
+        shown = self.world.visible_row(row)
         if shown is not None:
             self.watcher.row(shown)
 
@@ -336,14 +334,14 @@ class Kernel(Generic[S]):
                 for site in request.sites or ():
                     fresh.setdefault(site, []).append(permit)
                 # as of this entry: a run that is being replayed has booked later ones already
-                if request.counts:
+                if request.in_epsilon:
                     before = self._unpriced.get(permit.unit, (0, budget))[0]
                     self._unpriced[permit.unit] = max(permit.seq, before), budget
             if common:  # of the round before, nobody has work
                 self.common = tuple(common)
             for site, handed in fresh.items():
                 self.paid[site] = (
-                    *self.world.kept(self.state, site, self.paid.get(site, ())),
+                    *self.world.unused_permits(self.state, site, self.paid.get(site, ())),
                     *handed,
                 )
             found += permits

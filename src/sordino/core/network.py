@@ -253,19 +253,21 @@ class NetworkRegime(ABC, Generic[T]):
         """Return how many numbers the longest vector of a message has."""
 
     @abstractmethod
-    def server(self, folder: Path, run: str, pays: Affordable, test: Dataset | None) -> PreparedRun:
+    def server(
+        self, folder: Path, run: str, steps: Affordable, test: Dataset | None
+    ) -> PreparedRun:
         """Make the objects at the server, with its ledger in ``folder``.
 
         Args:
-            pays: what sites could pay for when the run began, if it began before.
+            steps: what sites could pay for when the run began, if it began before.
         """
 
     @abstractmethod
     def site(
-        self, index: int, data: Dataset, limited: T, folder: Path, run: str, pays: Affordable
+        self, index: int, data: Dataset, limited: T, folder: Path, run: str, steps: Affordable
     ) -> PreparedRun:
         """Make the objects at site ``index``, with its ledger in ``folder``; ``limited`` is the
-        study with this site's own limit (:meth:`limited`), ``pays`` as of :meth:`server`.
+        study with this site's own limit (:meth:`limited`), ``steps`` as of :meth:`server`.
 
         The simulation is a :class:`~sordino.core.world.SiteSide`, with ``units`` and ``budgets`` of
         all sites.

@@ -109,7 +109,7 @@ class Simulation(Protocol):
 Flight = tuple[float, int, int, int, str]
 """When; order among equals; whose answer; to which number (0: a site is back); an alarm's tag."""
 
-Block = tuple[int, int]
+PermitRange = tuple[int, int]
 """Number of the first release of a permit, and how many."""
 
 
@@ -138,7 +138,7 @@ class KernelSnapshot(Frozen, Generic[S], eq=False, forbid_unknown_fields=True, o
     time: float
     flights: tuple[Flight, ...]
     away: dict[int, int]
-    blocks: dict[int, tuple[Block, ...]]
+    blocks: dict[int, tuple[PermitRange, ...]]
     count: int
     epsilon: records.Real
     memories: Mapping[str, Any] = {}
@@ -216,13 +216,13 @@ class ChargeRequest:
         sites: who gets the permit; None: everybody.
         charge: what is booked.
         budget: what it is held against.
-        counts: whether what it comes to is part of the epsilon that rows show.
+        in_epsilon: whether what it comes to is part of the epsilon that rows show.
     """
 
     sites: tuple[int, ...] | None
     charge: Charge
     budget: Budget
-    counts: bool = True
+    in_epsilon: bool = True
 
 
 Charges = Sequence[ChargeRequest]
@@ -365,11 +365,11 @@ class World(Generic[S]):
         """Return what must be booked before these effects; sites hold the permits ``paid``."""
         raise NotImplementedError
 
-    def reissued(self, state: S, blocks: Mapping[int, Sequence[Block]], /) -> Charges:
+    def reissued(self, state: S, blocks: Mapping[int, Sequence[PermitRange]], /) -> Charges:
         """Return what was booked for these blocks: a run goes on, and its permits are looked up."""
         return ()
 
-    def kept(self, state: S, site: int, permits: Permits, /) -> Permits:
+    def unused_permits(self, state: S, site: int, permits: Permits, /) -> Permits:
         """Those that the site has not worked off."""
         return ()
 
@@ -394,7 +394,7 @@ class World(Generic[S]):
         """Let the server's own model work, where it has one."""
         raise NotImplementedError
 
-    def shown(self, row: records.Row, /) -> records.Row | None:
+    def visible_row(self, row: records.Row, /) -> records.Row | None:
         """Return what of a row may be shown; None if nothing."""
         return row
 
@@ -437,7 +437,7 @@ class ServerSide(World[S]):
         """Return what the regime is told of tasks that were forgotten."""
         return Overtaken(number, site)
 
-    def spent(self, state: S, /) -> Collection[int]:
+    def exhausted_sites(self, state: S, /) -> Collection[int]:
         """The sites that have given all that their budgets pay for, and are not asked again."""
         return ()
 
@@ -445,7 +445,7 @@ class ServerSide(World[S]):
         """Return whether nothing goes on without this site."""
         return False
 
-    def unfit(self, site: int, number: int, said: Said, /) -> str | None:
+    def objection_to_reply(self, site: int, number: int, said: Said, /) -> str | None:
         """Return why what a site says to task ``number`` is refused before anybody acts on it, or
         None.
         """
@@ -458,7 +458,7 @@ class ServerSide(World[S]):
         """
         return math.inf
 
-    def reach(self, site: int, task: Request | None, said: Said, /) -> Length | None:
+    def length_bound(self, site: int, task: Request | None, said: Said, /) -> Length | None:
         """Return how long an answer is, and how long clipping and noise let an honest one be; None
         where nothing bounds it.
         """
@@ -504,16 +504,16 @@ class SiteSide(World[S]):
         """Return what a site books in its own ledger for a round that is charged to everybody."""
         return ()
 
-    def held(self, site: int, number: int, permits: Permits, /) -> Permits:
+    def needed_permits(self, site: int, number: int, permits: Permits, /) -> Permits:
         """The permits that a site still needs at task ``number``."""
         return [each for each in permits if each.round + each.count > number]
 
-    def settle(self, site: int, task: Request, /) -> None:
-        """Let a site take in what a task brings of those before it."""
+    def apply_derivative(self, site: int, task: Request, /) -> None:
+        """Let a site learn from the derivative of the event before, which a task brings."""
 
     def carried(self, site: int, /) -> Arrays:
-        """Return what a site must carry from one task to the next, between :meth:`settle` and
-        :meth:`answer`, where it remembers.
+        """Return what a site must carry from one task to the next, between
+        :meth:`apply_derivative` and :meth:`answer`, where it remembers.
         """
         return {}
 

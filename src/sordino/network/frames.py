@@ -45,7 +45,7 @@ class Hello(Frame, tag="hello"):
         code: digest of its program's sources; recorded alone.
         last: number of the last task that it answered.
         booked: the last round that it booked, where rounds are charged to everybody.
-        task, round: numbers whose seals it shows, and these: proof of how far the server has gone
+        task, round: numbers whose tokens it shows, and these: proof of how far the server has gone
             (:class:`~sordino.network.storage.ProgressTokens`).
     """
 
@@ -112,7 +112,7 @@ class Welcome(Frame, tag="welcome", omit_defaults=True):
 
 
 class Ask(Frame, tag="ask"):
-    """A task: the bytes of a :data:`sordino.base.message.Task`, and the seal that it was asked.
+    """A task: the bytes of a :data:`sordino.base.message.Task`, and the token that it was asked.
 
     Attributes:
         shares: where the answer goes into a secure sum, the bytes of what the others have sealed
@@ -141,7 +141,7 @@ class Step(Frame, tag="step"):
 
 class Book(Frame, tag="book"):
     """A round that is charged to everybody: its number, its event as the ledger writes it, and the
-    seal that it is to be booked.
+    token that it is to be booked.
     """
 
     number: Number

@@ -83,8 +83,8 @@ from sordino.network.storage import Input, Journal, Kind, there_after
 if TYPE_CHECKING:
     from sordino.network.sums import Sums
 
-MUTE = "mute"
-"""The tag of an alarm that a site may have been silent for too long."""
+SILENT = "mute"
+"""The tag of an alarm that a site may have been silent for too long, as checkpoints have it."""
 SLOW = 60.0
 """Seconds after which the status says that an answer is waited for."""
 BOOKING = 60.0
@@ -226,9 +226,9 @@ class NetworkKernel(Kernel[S]):
         before = self.watcher.saved
         self.watcher.save(moment)
         if self.watcher.saved != before:
-            self.kept()
+            self.moment_saved()
 
-    def kept(self) -> None:
+    def moment_saved(self) -> None:
         """Let the journal begin anew."""
         raise NotImplementedError
 
@@ -237,12 +237,12 @@ class LiveKernel(NetworkKernel[S]):
     """A run that takes what really happens, as it comes."""
 
     def stand(self, moment: KernelSnapshot[S], options: KernelOptions) -> None:
-        self._again = deque(self.journal.after(moment.count))
+        self._to_replay = deque(self.journal.after(moment.count))
         before = self.journal.before(moment.count)
         self.journal.enter(before)
         self._there = there_after(before)
         self._replaying = True
-        watched = (each[2] for each in self.heap if each[4] == MUTE)
+        watched = (each[2] for each in self.heap if each[4] == SILENT)
         self.patience = AnswerTimeouts(options.within, watched)
         self._unbooked: set[int] = set()
         self._leaving: list[int] = []
@@ -282,7 +282,7 @@ class LiveKernel(NetworkKernel[S]):
             for site, task in tuple(self.tasks.items()):
                 self.dispatch(site, task)
             self._start = min(
-                self._start, self._clock() - max((e.time for e in self._again), default=0.0)
+                self._start, self._clock() - max((e.time for e in self._to_replay), default=0.0)
             )
             if self.count:
                 self._return()
@@ -309,12 +309,12 @@ class LiveKernel(NetworkKernel[S]):
         """Stand where the journal begins anew: with those that were there, and without the others,
         who may have left after the moment was packed.
         """
-        first = list(takewhile(lambda each: each.kind in ("there", "answered"), self._again))
+        first = list(takewhile(lambda each: each.kind in ("there", "answered"), self._to_replay))
         there = there_after(first)
         for site in self._everybody:
             if site not in self._there and site not in there:
                 self._left(site)
-        if not self._again:  # killed after a checkpoint, before the journal was cut
+        if not self._to_replay:  # killed after a checkpoint, before the journal was cut
             self._cut()
         for _ in first:
             self.next()
@@ -335,15 +335,15 @@ class LiveKernel(NetworkKernel[S]):
 
     def next(self) -> None:
         """The next input: what the journal holds, then what really comes."""
-        each = self._again.popleft() if self._again else self._heard()
+        each = self._to_replay.popleft() if self._to_replay else self._heard()
         if each is not None:
             self.count, self.time = each.seq, each.time
             self.journal.enter([each])
             self._take(each)
             ended = self.state.ended is not None
-            if self.world.saves_anytime and self.journal.large and not (self._again or ended):
+            if self.world.saves_anytime and self.journal.large and not (self._to_replay or ended):
                 self.save(self.moment())
-            if self._saved == self.count and not self._again:
+            if self._saved == self.count and not self._to_replay:
                 self._cut()
         self._reports(self)
 
@@ -376,7 +376,7 @@ class LiveKernel(NetworkKernel[S]):
                 return self._noted("ahead", number=lost)
         # it may end while no round is open, or where there are none
         if (self._closed or self.world.continuous) and not self._unbooked:
-            why = self.session.hopeless(self._minimum, self.world.spent(self.state))
+            why = self.session.hopeless(self._minimum, self.world.exhausted_sites(self.state))
             if why is not None:
                 return self._noted("stop", why.encode())
         tick = self._clock() + TICK
@@ -408,19 +408,19 @@ class LiveKernel(NetworkKernel[S]):
                 self.tell(Stop(each.body.decode()))
             case "woke":
                 _, _, asked, _, tag = heapq.heappop(self.heap)
-                self._silent(asked) if tag == MUTE else self._woke(tag)
+                self._silent(asked) if tag == SILENT else self._woke(tag)
             case "up" | "there":
                 self.session.admitted(site, each.body)
                 self._there.add(site)
                 self.tell(Joined(site))
             case "ahead":
-                self._ahead(site, each.number)
+                self._skip_forgotten(site, each.number)
             case "down" | "late":
                 self._gone(site)
             case "answered":
                 self.session.answered(site, each.number)
             case "booked":
-                self.session.booked(site, each.number)
+                self.session.close_booking(site, each.number)
                 if each.number == self._booking:
                     self._booked(site)
             case "refused":
@@ -429,7 +429,7 @@ class LiveKernel(NetworkKernel[S]):
                 self._arrived(each)
         for faulty, why in self.world.faults():
             if (ask := self.session.sites[faulty].ask) is not None:
-                self.session.settled(faulty, ask.number)  # it has only this one answer
+                self.session.close_ask(faulty, ask.number)  # it has only this one answer
             self._without(faulty, "too large", f"its answer cannot be used: {why}")
 
     def _woke(self, tag: str) -> None:
@@ -443,12 +443,12 @@ class LiveKernel(NetworkKernel[S]):
                 self.session.note(site, "slow", f"it has not charged round {self._booking} in time")
                 self._booked(site)
 
-    def _ahead(self, site: int, number: int) -> None:
+    def _skip_forgotten(self, site: int, number: int) -> None:
         """Ask for nothing again that was booked after the end of the journal: a site may have
         answered it.
         """
         for each in self._everybody if not self.world.continuous else (site,):
-            self.session.settled(each, number)
+            self.session.close_ask(each, number)
         self.tell(self.world.overtaken(site, number))
 
     def _silent(self, site: int) -> None:
@@ -456,7 +456,7 @@ class LiveKernel(NetworkKernel[S]):
         connects again as soon as it can.
         """
         if (again := self.patience.looked(site, self.time)) is not None:
-            self.push(again, site, tag=MUTE)
+            self.push(again, site, tag=SILENT)
         elif self._awaited(site):
             task, within = self.tasks[site].number, self.patience.within
             why = f"task {task} is not answered within {within:g} s"
@@ -470,9 +470,9 @@ class LiveKernel(NetworkKernel[S]):
         """
         self.session.answered(each.site, each.number)
         message = reply_in(each.body, self.session.dimension)
-        if not self._replaying:  # it is weighed once, and not when it is stepped through again
-            task = self.tasks.get(each.site)
-            self.session.weighed(each.site, each.number, self.world.reach(each.site, task, message))
+        if not self._replaying:  # its length is checked once
+            bound = self.world.length_bound(each.site, self.tasks.get(each.site), message)
+            self.session.flag_implausible(each.site, each.number, bound)
         self.tell(Arrived(message))
         if self.state.ended is not None:
             return
@@ -490,8 +490,8 @@ class LiveKernel(NetworkKernel[S]):
                 round=self.state.number, time=self.time, client=each.site, why=why[:500]
             )
         )
-        self.session.settled(each.site, each.number)
-        self.session.booked(each.site, each.number)
+        self.session.close_ask(each.site, each.number)
+        self.session.close_booking(each.site, each.number)
         self.session.barred(each.site, why[:500], away=why == FORGOTTEN)
         self._gone(each.site)
 
@@ -513,7 +513,7 @@ class LiveKernel(NetworkKernel[S]):
         self.tell(Left(site, final=bool(self.session.sites[site].out)))
         asked = self.session.sites[site].ask
         if asked is not None and not self.world.regime.expects(self.state, site, asked.number):
-            self.session.settled(site, asked.number)
+            self.session.close_ask(site, asked.number)
 
     def booked(self, effect: Book, permits: Permits) -> None:
         """Go on when everybody who is there has booked the round as well. Who is not there books
@@ -549,7 +549,7 @@ class LiveKernel(NetworkKernel[S]):
         """Ask the site, unless it is out: then it is asked once it has connected again."""
         self.tasks[site] = task
         if (look := self.patience.asked(site, self.time)) is not None:
-            self.push(look, site, tag=MUTE)
+            self.push(look, site, tag=SILENT)
         if not self.session.sites[site].out:
             self.ask(site, sendable(task))
 
@@ -566,7 +566,7 @@ class LiveKernel(NetworkKernel[S]):
         self._order += 1
         heapq.heappush(self.heap, (time, self._order, site, number, tag))
 
-    def kept(self) -> None:
+    def moment_saved(self) -> None:
         self._saved = self.count  # the journal begins anew once this input is done with
 
 
@@ -643,7 +643,7 @@ class ScriptedKernel(NetworkKernel[S]):
             self._listen()
         return self._answers.pop((site, number))[1]
 
-    def kept(self) -> None:
+    def moment_saved(self) -> None:
         """Let the journal begin anew with the answers that are still to be used."""
         due = {(site, number) for _, _, site, number, _ in self.heap}
         self._answers = {key: each for key, each in self._answers.items() if key in due}
@@ -674,14 +674,14 @@ class ScriptedKernel(NetworkKernel[S]):
                 self._there.add(site)
             case "booked":
                 self._booked.add((site, number))
-                self.session.booked(site, number)
+                self.session.close_booking(site, number)
             case "message":
                 self._note(heard)
                 reply = reply_in(heard.body, self.session.dimension)
-                weighed = self.world.reach(site, self.tasks.get(site), reply)
-                self.session.weighed(site, number, weighed)
+                bound = self.world.length_bound(site, self.tasks.get(site), reply)
+                self.session.flag_implausible(site, number, bound)
                 self._answers[site, number] = heard.body, reply
-                self.session.settled(site, number)
+                self.session.close_ask(site, number)
             case "refused":
                 why = heard.body.decode(errors="replace")[:500]
                 self.session.note(site, "declined", why)

@@ -75,15 +75,15 @@ class Proof(Frozen, forbid_unknown_fields=True):
 def write(kit: Path, folder: Path, agreed: Agreed, index: int, outcome: Outcome) -> Path:
     """Sign what a site's folder says of its run, and put it there."""
     with closing(AnswerStore(folder)) as answers:
-        kept = answers.kept
+        progress = answers.progress
     place = known(reading.load(folder).about.ledger) or Place()
     finite = outcome.epsilon != math.inf
     statement = msgspec.json.encode(
         Statement(
             agreement=agreed.digest,
-            run=kept.run,
+            run=progress.run,
             site=agreed.agreement.names[index],
-            answers=kept.sent,
+            answers=progress.sent,
             entries=known(place.seq) or 0,
             head=known(place.digest) or "",
             epsilon=outcome.epsilon if finite else None,

@@ -28,7 +28,7 @@ from sordino.mechanisms.secure import client, messages
 from sordino.mechanisms.secure.server import PHASES
 from sordino.network import certificates, frames
 from sordino.network.kit import Agreed
-from sordino.network.storage import Kept
+from sordino.network.storage import SiteProgress
 
 INPUTS = PHASES.index(messages.MaskedInput)
 """The phase of a sum in which its inputs are the answers to tasks."""
@@ -69,14 +69,14 @@ class SecureSumClient:
     _record: client.Record | None = None
     _failed: dict[int, str] = field(default_factory=dict)
 
-    def _setting(self, kept: Kept, number: int) -> messages.Setting:
-        return setting(self.agreed, self.summing, self.dimension, kept.run, number)
+    def _setting(self, progress: SiteProgress, number: int) -> messages.Setting:
+        return setting(self.agreed, self.summing, self.dimension, progress.run, number)
 
     def _sign(self, content: bytes) -> bytes:
         return certificates.signed(self.pair, content)
 
-    def step(self, kept: Kept, message: frames.Step) -> tuple[Kept, bytes]:
-        """Return what is to be kept, and then said, after a step of the server.
+    def step(self, progress: SiteProgress, message: frames.Step) -> tuple[SiteProgress, bytes]:
+        """Return what is to be saved, and then said, after a step of the server.
 
         Raises:
             RemoteProtocolError: if this site does not do that.
@@ -86,31 +86,31 @@ class SecureSumClient:
             raise RemoteProtocolError("a step of another round than its frame", "another round")
         if number < 1:
             raise RemoteProtocolError(f"there is no round {number}", "another round")
-        facts, verify = self._setting(kept, number), self.agreed.verify
+        facts, verify = self._setting(progress, number), self.agreed.verify
         if isinstance(found, messages.Invitation):
             if self._record is None or self._record.own.round != number:
-                self._refuse_past(kept, number)
+                self._refuse_past(progress, number)
                 self._record = client.begin(facts, self.index, secrets.token_bytes(32), self._sign)
                 self._failed = {}
-                kept = msgspec.structs.replace(kept, begun=number)
-            return kept, messages.encode(self._record.own)
+                progress = msgspec.structs.replace(progress, begun=number)
+            return progress, messages.encode(self._record.own)
         record = self._of(number)
         match found:
             case messages.KeyList():
                 self._record, shares = client.share(facts, record, found, verify)
-                return kept, messages.encode(shares)
+                return progress, messages.encode(shares)
             case messages.Included():
                 self._record, signed = client.sign(facts, record, found, self._sign)
-                return kept, messages.encode(signed)
+                return progress, messages.encode(signed)
             case messages.Signatures():
-                return kept, messages.encode(client.reveal(facts, record, found, verify))
+                return progress, messages.encode(client.reveal(facts, record, found, verify))
         raise RemoteProtocolError(f"no step of the server: {type(found).__name__}", "unfit")
 
-    def _refuse_past(self, kept: Kept, number: int) -> None:
+    def _refuse_past(self, progress: SiteProgress, number: int) -> None:
         """Refuse to begin a sum that this site's folder knows of."""
-        if number < max(kept.number, kept.begun):
+        if number < max(progress.number, progress.begun):
             raise RemoteProtocolError(f"round {number} is over", "another round")
-        if number in (kept.number, kept.begun):
+        if number in (progress.number, progress.begun):
             raise RemoteProtocolError(
                 f"the sum of round {number} was begun before this site was started again. It takes "
                 "part in the next one",
@@ -127,7 +127,7 @@ class SecureSumClient:
             )
         return self._record
 
-    def refuse_unready(self, kept: Kept, number: int, shares: bytes) -> client.Record:
+    def refuse_unready(self, progress: SiteProgress, number: int, shares: bytes) -> client.Record:
         """Open what the others have sealed for this site, which comes with a task.
 
         Raises:
@@ -137,7 +137,7 @@ class SecureSumClient:
         record, found = self._of(number), messages.decode(shares)
         if not isinstance(found, messages.Delivered):
             raise RemoteProtocolError("a task without the shares of its sum", "shares")
-        facts = self._setting(kept, number)
+        facts = self._setting(progress, number)
         self._record, self._failed = client.open_shares(facts, record, found)
         client.refuse_unopened(facts, self._record)
         return self._record
@@ -150,7 +150,9 @@ class SecureSumClient:
             return b""
         return messages.encode(messages.Unopened(self.index, number, tuple(sorted(self._failed))))
 
-    def masked(self, kept: Kept, answer: Reply, shares: bytes) -> tuple[Masked, dict[int, str]]:
+    def masked(
+        self, progress: SiteProgress, answer: Reply, shares: bytes
+    ) -> tuple[Masked, dict[int, str]]:
         """The answer to a task under this site's masks; and whose shares do not open, and why.
 
         Raises:
@@ -158,8 +160,8 @@ class SecureSumClient:
         """
         if not isinstance(answer, Masked):
             raise LocalProtocolError(f"{type(answer).__name__} does not go into a secure sum")
-        record = self.refuse_unready(kept, answer.round, shares)
-        facts = self._setting(kept, answer.round)
+        record = self.refuse_unready(progress, answer.round, shares)
+        facts = self._setting(progress, answer.round)
         values = residues.unpacked(answer.values, facts.dimension, facts.bits)
         self._record, hidden = client.mask(facts, record, values)
         return msgspec.structs.replace(answer, values=hidden.values), self._failed

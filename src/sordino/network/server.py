@@ -40,7 +40,7 @@ from sordino.network.kernel import KernelOptions, LiveKernel, NetworkKernel, Scr
 from sordino.network.kit import AGAIN, AGREEMENT, RUN, Agreed, read_agreement
 from sordino.network.server_session import ServerSession
 from sordino.network.status import Incidents, Reporter, Shown, conclude
-from sordino.network.storage import JOURNAL, Journal, kept_tokens
+from sordino.network.storage import JOURNAL, Journal, load_tokens
 from sordino.network.transport import Hub, Mailbox, OpensHub
 from sordino.privacy import Budget, Event, LedgerSession
 from sordino.privacy import decode as event_of
@@ -248,11 +248,11 @@ def _bye(moment: Snapshot, hands_out: bool) -> frames.Bye:
 def prepare_server(options: ServerOptions) -> PrepareRun:
     """Return what makes the objects of a calibrated study at the server."""
 
-    def build(study: Study, folder: Path, run: str, pays: Affordable) -> PreparedRun:
+    def build(study: Study, folder: Path, run: str, steps: Affordable) -> PreparedRun:
         if not (folder / "run.json").exists():  # single updates of sites will be here
             folder.chmod(0o700)
         here = regimes.of(study).network(options.agreed.agreement, study)
-        built = here.server(folder, run, pays, options.test)
+        built = here.server(folder, run, steps, options.test)
         inner = built.simulation
         serving = ServerRun(
             options,
@@ -308,7 +308,7 @@ class ServerRun:
                 noted=own.noted,
                 world=world,
                 owed=partial(self._owed, world),
-                tokens=kept_tokens(self.folder, self.run_id),
+                tokens=load_tokens(self.folder, self.run_id),
             )
             kernel = self._kernel(world, moment, watcher, session)
             del moment  # it holds the first model

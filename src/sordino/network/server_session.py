@@ -138,7 +138,7 @@ def refuse_reply(site: int, number: int, message: Reply, world: ServerSide[Any])
     """
     most = world.most
     if isinstance(message, Embedding | Labels | Passive):
-        if (why := world.unfit(site, number, message)) is not None:
+        if (why := world.objection_to_reply(site, number, message)) is not None:
             raise RemoteProtocolError(why, "unfit")
         return
     if message.client != site:
@@ -239,10 +239,10 @@ class ServerSession:
     def ask(self, site: int, task: Task, shares: bytes = b"") -> None:
         """Ask a site, now and whenever it connects again, until it has answered."""
         standing = self.sites[site]
-        sealed = self._token("task", site, task.number)
+        token = self._token("task", site, task.number)
         if self._last is None or self._last[0] is not task:  # that to everybody is encoded once
             self._last = task, encode(task)
-        standing.ask = frames.Ask(task.number, self._last[1], sealed, shares)
+        standing.ask = frames.Ask(task.number, self._last[1], token, shares)
         self._send(site, frames.encode(standing.ask))
 
     def step(self, site: int, step: frames.Step | None) -> None:
@@ -257,8 +257,8 @@ class ServerSession:
         self._send(site, frame)
 
     def _booking(self, site: int, number: int, fact: Fact) -> bytes:
-        sealed = self._token("round", site, number)
-        return frames.encode(frames.Book(number, written(fact), sealed))
+        token = self._token("round", site, number)
+        return frames.encode(frames.Book(number, written(fact), token))
 
     def _token(self, kind: Literal["task", "round"], site: int, number: int) -> bytes:
         return b"" if self._tokens is None else self._tokens.of(kind, self.names[site], number)
@@ -266,7 +266,7 @@ class ServerSession:
     def answered(self, site: int, number: int) -> None:
         """A site has answered a task."""
         self.sites[site].answered = max(self.sites[site].answered, number)
-        self.settled(site, number)
+        self.close_ask(site, number)
 
     def answers(self) -> Iterator[tuple[int, int]]:
         """Yield who has answered which task last, where that is no secret."""
@@ -274,13 +274,13 @@ class ServerSession:
             if standing.answered and not self._world.charges_everybody:
                 yield site, standing.answered
 
-    def settled(self, site: int, number: int) -> None:
+    def close_ask(self, site: int, number: int) -> None:
         """A site has answered or refused a task, or is not waited for any more."""
         standing = self.sites[site]
         if standing.ask is not None and standing.ask.number <= number:
             standing.ask = None
 
-    def booked(self, site: int, number: int) -> None:
+    def close_booking(self, site: int, number: int) -> None:
         """A site has booked a round, or refused to."""
         self.sites[site].books.pop(number, None)
 
@@ -318,7 +318,7 @@ class ServerSession:
         """End a site's connection."""
         self._hub.drop(self.names[site], why)
 
-    def weighed(self, site: int, number: int, found: Length | None) -> None:
+    def flag_implausible(self, site: int, number: int, found: Length | None) -> None:
         """Flag an answer that is longer than an honest one is but by a chance below 10^-9."""
         if found is None or found.plausible:
             return
@@ -340,9 +340,9 @@ class ServerSession:
             if late and not standing.there and not standing.out
         ]
 
-    def hopeless(self, minimum: int, spent: Collection[int] = ()) -> str | None:
+    def hopeless(self, minimum: int, exhausted: Collection[int] = ()) -> str | None:
         """Return why fewer than ``minimum`` sites are left, or none that can be asked, who is out,
-        and why; or None. ``spent`` are sites that have given all they can pay for. Where nobody may
+        and why; or None. ``exhausted`` sites have given all they can pay for. Where nobody may
         know who takes part, only the status names sites.
         """
         secret = self._world.charges_everybody
@@ -351,7 +351,7 @@ class ServerSession:
         turned = {
             i: each.turned or "its budget is spent"
             for i, each in enumerate(self.sites)
-            if (each.turned or i in spent) and not each.out
+            if (each.turned or i in exhausted) and not each.out
         }
         lacks = [self.names[i] for i in out if self._world.indispensable(i)]
         if left < minimum:

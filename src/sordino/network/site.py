@@ -126,15 +126,15 @@ class Site:
         except StudyError as error:  # a certificate that ended, or a kit that is being copied
             raise transport.Lost(str(error)) from error
         try:
-            kept = session.answers.kept
+            progress = session.answers.progress
             hello = frames.Hello(
                 frames.VERSION,
                 self.agreed.digest,
                 sources(),
-                kept.number,
-                kept.booked,
-                kept.asked,
-                kept.due,
+                progress.number,
+                progress.booked,
+                progress.asked,
+                progress.due,
             )
             line.send(frames.encode(hello))
             give_back()  # while the server reads this
@@ -157,10 +157,10 @@ def prepare_site(
 ) -> PrepareRun:
     """Return what makes the objects of a calibrated study at a site with its ``own`` examples."""
 
-    def build(study: studies.Study, folder: Path, run: str, pays: Affordable) -> PreparedRun:
+    def build(study: studies.Study, folder: Path, run: str, steps: Affordable) -> PreparedRun:
         if not (folder / "run.json").exists():  # seeds of masks and single updates will be here
             folder.chmod(0o700)
-        built = agreed.network.site(index, own, study, folder, run, pays)
+        built = agreed.network.site(index, own, study, folder, run, steps)
         world: Any = built.simulation
         model, secure = built.first.model, None
         if agreed.summing is not None:

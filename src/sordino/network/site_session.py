@@ -21,7 +21,7 @@ the end.
 #     take     the task's number and digest go into the answer store (a slot without an answer)
 #     book     the site's own ledger is charged, within the site's own limit, or the task is refused
 #     compute  the client of the simulation works on it, under permits of that charge
-#     keep     the answer goes into the answer store
+#     save     the answer goes into the answer store
 #     say      the frame is sent
 #
 # Killed between two of them, the site connects again, the server asks again whatever it has no
@@ -29,8 +29,8 @@ the end.
 #
 #     asked a lower number              refuse: it is past
 #     asked the same, other bytes       refuse: a second task under one number
-#     the same, and an answer is kept   say the same bytes again
-#     the same, and none is kept        book and compute again: nothing of what the killed process
+#     the same, and an answer is saved  say the same bytes again
+#     the same, and none is saved       book and compute again: nothing of what the killed process
 #                                       had drawn was sent, and noise is drawn anew
 #     asked a higher number             a new task
 #
@@ -40,7 +40,7 @@ the end.
 # Sites that remember. Where work changes the site (a party of events learns from derivatives),
 # the order is another one: book, write the task into the site's own journal, compute, hold the
 # answer in memory, say. The journal leads from the last saved moment to the present: __init__
-# goes through its tasks again (_again), gets the same permits, draws the same noise, which is
+# goes through its tasks again (_replay), gets the same permits, draws the same noise, which is
 # numbered by events, and so holds the same answers again. Nothing is sent meanwhile. A task that
 # was refused left no record: it was booked first. Every so many rows the moment is saved, with
 # what the site carries from task to task, and the journal begins anew (_save). The count of a
@@ -94,11 +94,11 @@ from sordino.network.secure_client import INPUTS
 from sordino.network.status import Incidents
 from sordino.network.storage import (
     AnswerStore,
-    BlockNote,
     Input,
     Journal,
-    Kept,
     ReplayGuard,
+    SiteProgress,
+    TaskBlockNote,
     digest,
 )
 from sordino.network.transport import Lost
@@ -183,12 +183,12 @@ class SiteSession:
     def __init__(self, site: Site, moment: SiteMoment, watcher: Any, answers: AnswerStore) -> None:
         self._site, self._watcher, self.answers = site, watcher, answers
         self._world: SiteSide[Any] = site.inner
-        kept = answers.kept
-        known = 0 if self._world.remembers else kept.number
+        progress = answers.progress
+        known = 0 if self._world.remembers else progress.number
         if self._world.regime.secret:
-            known = kept.booked
+            known = progress.booked
             moment = replace(moment, taken=self._world.regime.steps_by(max(moment.number, known)))
-        self._ahead = ReplayGuard(site.folder) if self._world.repeats_noise else None
+        self._guard = ReplayGuard(site.folder) if self._world.repeats_noise else None
         self.moment = replace(moment, number=max(moment.number, known))
         self.dimension = moment.model.size
         self.heard = self.welcomed = False
@@ -200,20 +200,20 @@ class SiteSession:
         history = self._world.regime.history if secret else None
         self._tasks: Journal | None = None
         if self._world.remembers:
-            forget = None if self._ahead is None else partial(self._ahead.forget, moment.count)
+            forget = None if self._guard is None else partial(self._guard.forget, moment.count)
             self._tasks = Journal(site.folder, history=history, lost=forget)
             if self._tasks.damage:
                 self._incidents.note("", "journal", self._tasks.damage)
-        if self._ahead is not None and self._ahead.lost:
-            why = f"what this site has answered up to task {self._ahead.lost} is lost"
+        if self._guard is not None and self._guard.lost:
+            why = f"what this site has answered up to task {self._guard.lost} is lost"
             self._incidents.note("", "forgotten", why)
         self._count, self._due, self._worked = moment.count, False, False
-        ledgers = site.ledgers
-        self._note = BlockNote(ledgers.ledger.path, ledgers.run) if self._world.in_blocks else None
+        own = site.ledgers
+        self._note = TaskBlockNote(own.ledger.path, own.run) if self._world.in_blocks else None
         try:
             if self._note is not None:
                 self._paid = self._charged(self._world.block_requests(site.index, self._note.key))
-            self._again(moment)
+            self._replay(moment)
         except BaseException:
             self.close()
             raise
@@ -227,7 +227,7 @@ class SiteSession:
         elif self._tasks is not None:
             self._tasks.destroy()
 
-    def _again(self, moment: SiteMoment) -> None:
+    def _replay(self, moment: SiteMoment) -> None:
         """Go through the tasks since the moment again: the answers are as they were, and nothing is
         sent.
 
@@ -245,13 +245,14 @@ class SiteSession:
             try:
                 task = self._task(each.number, each.body)
                 self._pay(task)
-                self._world.settle(self._site.index, task)
+                self._world.apply_derivative(self._site.index, task)
                 body = encode(self._answered(task))
                 self._count_task(task)
             except ProtocolError:
                 continue  # it was refused, and is again
-            if each.number > self.answers.kept.number:  # else the answers knows of it
-                self.answers.hold(_said(self.answers.kept, each.number, digest(each.body), body))
+            known = self.answers.progress
+            if each.number > known.number:  # else the store knows of it
+                self.answers.set_unsaved(known.with_answer(each.number, digest(each.body), body))
 
     def said(self, frame: bytes) -> Iterator[frames.FromSite]:
         """Yield the site's answers to a frame of the server.
@@ -290,15 +291,15 @@ class SiteSession:
                 yield self._over(why, model)
 
     def _welcome(self, run: str, answered: int) -> None:
-        kept = self.answers.kept
-        if kept.run and kept.run != run:
+        progress = self.answers.progress
+        if progress.run and progress.run != run:
             raise StudyError(
-                f"the server has begun another run ({run[:64]}) than this site has ({kept.run}). "
-                "Join it with a folder of its own: sordino join KIT --out FOLDER"
+                f"the server has begun another run ({run[:64]}) than this site has "
+                f"({progress.run}). Join it with a folder of its own: sordino join KIT --out FOLDER"
             )
-        if not kept.run:
-            self.answers.keep(msgspec.structs.replace(kept, run=run))
-        if answered > kept.number and not self._world.remembers:
+        if not progress.run:
+            self.answers.save(msgspec.structs.replace(progress, run=run))
+        if answered > progress.number and not self._world.remembers:
             self._recall(answered)
         self.welcomed = True
         self._site.log.info("connected")
@@ -310,7 +311,7 @@ class SiteSession:
         Raises:
             StudyError: if it cannot be booked.
         """
-        kept, folder = self.answers.kept, self._site.folder
+        progress, folder = self.answers.progress, self._site.folder
         if answered > (last := self._site.agreed.study.horizon):  # it asks for no more than these
             raise StudyError(
                 f"the server says that it has this site's answer to task {answered}, and the study "
@@ -318,14 +319,14 @@ class SiteSession:
             )
         why = (
             f"the server has this site's answer to task {answered}, and the folder ends with task "
-            f"{kept.number}"
+            f"{progress.number}"
         )
         requests = self._world.forgotten_requests(self._site.index, answered)
         remedy = (
             "it was put back from an older copy, and what was answered since is in no ledger. Put "
             "back the newest copy of the folder and of the ledger, or take no further part"
         )
-        if requests is None or kept.refusals >= MOST_UNPAID:
+        if requests is None or progress.refusals >= MOST_UNPAID:
             raise StudyError(f"{folder}: {why}: {remedy}")
         try:
             self._charged(requests)
@@ -335,39 +336,39 @@ class SiteSession:
                 f"cannot be booked now. {refusal}. After that, join again"
             ) from refusal
         except BudgetExceeded as refusal:  # the server sees that this site is gone
-            self.answers.keep(msgspec.structs.replace(kept, unpaid=kept.refusals + 1))
+            self.answers.save(msgspec.structs.replace(progress, unpaid=progress.refusals + 1))
             raise StudyError(f"{folder}: {why}: {remedy} ({refusal})") from refusal
         if requests:
             why += ": it was put back from an older copy. What was answered since is booked again"
         self._incidents.note(SERVER, "older copy", why)
         self._site.log.warning(why)
-        self.answers.keep(msgspec.structs.replace(kept, number=answered, task="", answer=None))
+        self.answers.save(msgspec.structs.replace(progress, number=answered, task="", answer=None))
 
     def _asked(self, ask: frames.Ask) -> frames.FromSite | None:
         """Answer a task, or refuse it; None for one that nobody waits for any more."""
         number, body, secure = ask.number, ask.body, self._site.secure
-        kept, task_digest = self.answers.kept, digest(body)
-        if number < kept.number:
-            why = f"task {number}, and this site was asked task {kept.number} before"
+        progress, task_digest = self.answers.progress, digest(body)
+        if number < progress.number:
+            why = f"task {number}, and this site was asked task {progress.number} before"
             return self._refuse(number, why, "past task")
-        if number < kept.booked:  # a server that goes on sends it again to who was away: no refusal
+        if number < progress.booked:  # a server that goes on sends it again to who was away
             if not self._world.regime.secret:  # it tells when this site was drawn
-                why = f"task {number}, and round {kept.booked} is charged"
+                why = f"task {number}, and round {progress.booked} is charged"
                 self._incidents.note(SERVER, "past task", why)
             return None
-        if number == kept.number and task_digest != kept.task:
+        if number == progress.number and task_digest != progress.task:
             return self._refuse(number, "a second task under the same number", "second task")
-        if number == kept.number and kept.answer is not None:
-            return frames.Say(number, kept.answer)
-        if self._ahead is not None and number <= self._ahead.lost:
+        if number == progress.number and progress.answer is not None:
+            return frames.Say(number, progress.answer)
+        if self._guard is not None and number <= self._guard.lost:
             return self._refuse(number, frames.FORGOTTEN, "forgotten")
-        if kept.refusals >= MOST_UNPAID:
+        if progress.refusals >= MOST_UNPAID:
             return self._unpaid(number)
         try:
             task = self._task(number, body)
             try:
                 if secure is not None:
-                    secure.refuse_unready(kept, number, ask.shares)
+                    secure.refuse_unready(progress, number, ask.shares)
             except RemoteProtocolError as error:
                 return self._declined(number, INPUTS, error)
             return frames.Say(number, self._work(task, ask, task_digest))
@@ -377,16 +378,16 @@ class SiteSession:
             return self._refuse(number, str(error), "task")
 
     def _stepped(self, step: frames.Step) -> frames.Stepped:
-        """Take a step of a secure sum; that it begins one is kept before it says so."""
-        kept = self.answers.kept
+        """Take a step of a secure sum; that it begins one is saved before it says so."""
+        progress = self.answers.progress
         try:
             if self._site.secure is None:
                 raise RemoteProtocolError("this study has no secure sums")
-            after, body = self._site.secure.step(kept, step)
+            after, body = self._site.secure.step(progress, step)
         except RemoteProtocolError as error:
             return self._declined(step.number, step.phase, error)
-        if after is not kept:
-            self.answers.keep(after)
+        if after is not progress:
+            self.answers.save(after)
         return frames.Stepped(step.number, step.phase, body)
 
     def _declined(self, number: int, phase: int, error: RemoteProtocolError) -> frames.Stepped:
@@ -418,40 +419,40 @@ class SiteSession:
         what is refused leaves no trace in what it goes through again.
         """
         body, number = ask.body, task.number
-        kept = msgspec.structs.replace(self.answers.kept, asked=(number, ask.seal))
-        keep, lost = self.answers.keep if self._tasks is None else self.answers.hold, False
-        if not self._worked and kept.task and kept.answer is None and self._tasks is None:
-            kept, lost = self._after_loss(kept), True
+        progress = msgspec.structs.replace(self.answers.progress, asked=(number, ask.seal))
+        save, lost = self.answers.save if self._tasks is None else self.answers.set_unsaved, False
+        if not self._worked and progress.task and progress.answer is None and self._tasks is None:
+            progress, lost = self._after_loss(progress), True
         self._worked = True
         if self._tasks is not None:
             self._pay(task)
             self._remember(task, body)
-        if kept.number != number or lost:
-            keep(msgspec.structs.replace(kept, number=number, task=task_digest, answer=None))
+        if progress.number != number or lost:
+            save(msgspec.structs.replace(progress, number=number, task=task_digest, answer=None))
         if self._tasks is None:
             self._pay(task)
         said = self._answered(task)
         if (secure := self._site.secure) is not None:
-            said, failed = secure.masked(kept, said, ask.shares)
+            said, failed = secure.masked(progress, said, ask.shares)
             for other, why in failed.items():
                 self._incidents.note(self._site.agreed.agreement.names[other], "shares", why)
         answer = encode(said)
-        keep(_said(kept, number, task_digest, answer))
+        save(progress.with_answer(number, task_digest, answer))
         if not self._world.regime.secret and self._count_task(task):
             self._tell()
         return answer
 
-    def _after_loss(self, kept: Kept) -> Kept:
+    def _after_loss(self, progress: SiteProgress) -> SiteProgress:
         """Count a life that ended between a task, which it may have paid for, and its answer.
 
         Raises:
             StudyError: for some in a row. A service starts a site again that ends for want of disk
                 or memory, and each life pays, until nothing is left.
         """
-        lost = (kept.lost or 0) + 1
+        lost = (progress.lost or 0) + 1
         if lost < MOST_LOST:
-            return msgspec.structs.replace(kept, lost=lost)
-        self.answers.keep(msgspec.structs.replace(kept, lost=msgspec.UNSET))
+            return msgspec.structs.replace(progress, lost=lost)
+        self.answers.save(msgspec.structs.replace(progress, lost=msgspec.UNSET))
         raise StudyError(
             f"{self._site.folder}: {lost} times in a row, this site ended in the midst of a task, "
             "and each may have been paid for without an answer. Look for the cause (disk, memory, "
@@ -473,11 +474,11 @@ class SiteSession:
         if note is not None and place_of(task) < note.before:
             paid = tuple(permit for permit in paid if permit.new)
         requests = self._world.site_requests(site, task, paid)
-        held = self._world.held(site, number, self._paid)
+        held = self._world.needed_permits(site, number, self._paid)
         if note is not None:
             blocks: list[Permit | Charge] = [*held, *(request.charge for request in requests)]
             last = max(blocks, key=lambda each: each.round + each.count)
-            note.keep(last.key, place_of(task) + steps_of(task))
+            note.save(last.key, place_of(task) + steps_of(task))
         self._paid = (*held, *self._charged(requests))
 
     def _remember(self, task: Task, body: bytes) -> None:
@@ -486,15 +487,15 @@ class SiteSession:
         site = self._site.index
         noted = Input(self._count + 1, 0.0, "message", site, body, task.number)
         self._tasks.enter([noted])
-        self._world.settle(site, task)
+        self._world.apply_derivative(site, task)
         for _, why in self._world.faults():
             self._incidents.note(SERVER, "derivative", why)
         if self._due and not (isinstance(task, Turn) and task.asked):
             self._due = False
             if self._save():  # the task is the first one after the history that was kept
                 self._tasks.enter([noted])
-        if self._ahead is not None:
-            self._ahead.reach(task.number)
+        if self._guard is not None:
+            self._guard.note_before(task.number)
         self._count += 1
         self._tasks.append(noted)
 
@@ -508,7 +509,7 @@ class SiteSession:
             count=self._count,
             carried=self._world.carried(site),
         )
-        self.answers.keep(self.answers.kept)  # the journal tells what came since
+        self.answers.save(self.answers.progress)  # the journal tells what came since
         self._watcher.save(self.moment)
         if self._watcher.saved == before:
             return False
@@ -518,16 +519,16 @@ class SiteSession:
     def _charged(self, requests: Sequence[ChargeRequest]) -> Permits:
         """Book what is promised within this site's limit, and the rest beside it."""
         found: list[Permit] = []
-        for counts in (True, False):
-            own = [request for request in requests if request.counts == counts]
+        for in_epsilon in (True, False):
+            own = [request for request in requests if request.in_epsilon == in_epsilon]
             if own:
-                budget = self._site.budget if counts else own[0].budget
+                budget = self._site.budget if in_epsilon else own[0].budget
                 found += self._site.ledgers.charge([request.charge for request in own], budget)
         return tuple(found)
 
     def _book(self, number: int, event: str, seal: bytes) -> frames.FromSite:
         """Book a round that is charged to everybody, whether this site was drawn or not."""
-        if self.answers.kept.refusals >= MOST_UNPAID:
+        if self.answers.progress.refusals >= MOST_UNPAID:
             return self._unpaid(number)
         try:
             effect = Book(number, fact_of(event))
@@ -541,11 +542,11 @@ class SiteSession:
             return self._unpaid(number, refusal)
         except StudyError as refusal:
             return self._refuse(number, str(refusal), "round")
-        held = self._world.held(self._site.index, number, self._paid)
+        held = self._world.needed_permits(self._site.index, number, self._paid)
         self._paid = (*held, *(permit for permit in permits if permit.new))
-        if number > self.answers.kept.booked:
-            own = msgspec.structs.replace(self.answers.kept, booked=number, due=(number, seal))
-            self.answers.keep(own)
+        if number > self.answers.progress.booked:
+            own = msgspec.structs.replace(self.answers.progress, booked=number, due=(number, seal))
+            self.answers.save(own)
             if self._world.regime.secret:
                 steps = self._world.regime.steps_by(number)
                 self.moment = replace(self.moment, number=number, taken=steps)
@@ -554,12 +555,12 @@ class SiteSession:
 
     def _unpaid(self, number: int, refusal: BudgetExceeded | None = None) -> frames.Refuse:
         """Refuse what the budget does not allow, for good after some times."""
-        kept = self.answers.kept
+        progress = self.answers.progress
         if refusal is not None:
-            kept = msgspec.structs.replace(kept, unpaid=kept.refusals + 1)
-            self.answers.keep(kept)
+            progress = msgspec.structs.replace(progress, unpaid=progress.refusals + 1)
+            self.answers.save(progress)
         why = "" if refusal is None else str(refusal)
-        if kept.refusals >= MOST_UNPAID:
+        if progress.refusals >= MOST_UNPAID:
             why += (
                 f" This site has refused {MOST_UNPAID} times what its budget does not pay for, and "
                 "takes no further part in this run: else the server could find out how much is left"
@@ -579,7 +580,7 @@ class SiteSession:
             row = records.Declined(
                 round=number, client=self._site.index, why=(details or why)[:500]
             )
-            if (shown := self._world.shown(row)) is not None:
+            if (shown := self._world.visible_row(row)) is not None:
                 self._watcher.row(shown)
         return frames.Refuse(number, why)
 
@@ -638,11 +639,3 @@ class SiteSession:
         self._watcher.row(records.End(round=self.moment.number, why=ended))
         self._watcher.save(self.moment)
         return frames.Done() if wrong is None else self._refuse(0, wrong, "end")
-
-
-def _said(kept: Kept, number: int, task: str, answer: bytes) -> Kept:
-    """Return what is kept once a task (its digest) is answered."""
-    sent = (kept.sent or 0) + 1
-    return msgspec.structs.replace(
-        kept, number=number, task=task, answer=answer, sent=sent, lost=msgspec.UNSET
-    )

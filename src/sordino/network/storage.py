@@ -21,7 +21,7 @@ only its owner can read a slot, and when the run is over no answer is left.
 
 The **replay guard**: a site's note of how far it may have answered, where its noise is numbered.
 
-The **block note**: what the next life of a process needs, where a site books tasks in blocks.
+The **task block note**: what the next life of a process needs, where a site books tasks in blocks.
 
 **Progress tokens**: proof of how far a server has gone, kept by its sites.
 """
@@ -288,7 +288,7 @@ class Journal:
                 yield found
 
 
-class Kept(Frozen):
+class SiteProgress(Frozen):
     """A site's knowledge of its last task. A field of an older version, such as the secrets of a
     secure sum (``sum``) or a digest of all answers (``chain``), is passed over.
 
@@ -299,8 +299,8 @@ class Kept(Frozen):
         answer: the answer's bytes; None while it is not computed.
         sent: how many answers there were, this one included; None where that is a secret.
         booked: the last round that was charged to everybody.
-        asked, due: a task that was asked and a round that was to be booked, the last ones kept,
-             with the server's seals.
+        asked, due: a task that was asked and a round that was to be booked, the last ones, with the
+            server's tokens.
         begun: round of the last secure sum that it has sent keys for. Its secrets are in memory
             alone (:mod:`~sordino.network.secure_client`).
         unpaid: how often it has refused what its budget does not pay for, if it has.
@@ -324,8 +324,13 @@ class Kept(Frozen):
         """The number of tasks that it has refused, because its budget does not pay for them."""
         return self.unpaid or 0
 
+    def with_answer(self, number: int, task: str, answer: bytes) -> SiteProgress:
+        """Return the progress once a task, with this digest, is answered."""
+        told = {"number": number, "task": task, "answer": answer, "sent": (self.sent or 0) + 1}
+        return msgspec.structs.replace(self, **told, lost=msgspec.UNSET)
 
-_kept = msgspec.msgpack.Decoder(Kept)
+
+_progress = msgspec.msgpack.Decoder(SiteProgress)
 
 
 def digest(data: bytes) -> str:
@@ -353,16 +358,17 @@ class AnswerStore:
                     f"{folder / written[0]}: what this site said last cannot be read. Restore the "
                     "folder from a copy"
                 )
-        self._count, self.kept = max(found, key=lambda each: each[0], default=(0, Kept()))
+        nothing = 0, SiteProgress()
+        self._count, self.progress = max(found, key=lambda each: each[0], default=nothing)
         self._files = [append_below(folder, name) for name in OUTBOX]
         for file in self._files:
             fcntl.fcntl(file, fcntl.F_SETFL, 0)  # so that positioned writes are not put at the end
             os.fchmod(file.fileno(), 0o600)
         self._sizes = [os.fstat(file.fileno()).st_size for file in self._files]
 
-    def keep(self, kept: Kept) -> None:
-        """Keep this beside what stood before."""
-        body = _encoder.encode(kept)
+    def save(self, progress: SiteProgress) -> None:
+        """Write this beside what stood before."""
+        body = _encoder.encode(progress)
         self._count += 1
         check = zlib.crc32(self._count.to_bytes(8, "little"), zlib.crc32(body))
         whole = _SLOT.pack(self._count, len(body), check) + body
@@ -375,23 +381,23 @@ class AnswerStore:
         self._sizes[slot] = len(whole)
         if self._durable:
             os.fdatasync(handle)
-        self.kept = kept
+        self.progress = progress
 
-    def hold(self, kept: Kept) -> None:
-        """Have this stand in memory: a journal tells what came since the last :meth:`keep`."""
-        self.kept = kept
+    def set_unsaved(self, progress: SiteProgress) -> None:
+        """Have this stand in memory: a journal tells what came since the last :meth:`save`."""
+        self.progress = progress
 
     def end(self, *, secret: bool = False) -> None:
         """The run is over: no answer is asked for again, and none is left on the disk; nor, where
         it is a ``secret`` who takes part, which task was the last one, or how often was written.
         """
-        own = msgspec.structs.replace(self.kept, answer=None, unpaid=msgspec.UNSET)
+        own = msgspec.structs.replace(self.progress, answer=None, unpaid=msgspec.UNSET)
         if secret:  # a task of any booked round is past now
             number = max(own.number, own.booked)
             own = msgspec.structs.replace(own, number=number, task="", asked=(0, b""), sent=None)
             self._count = 0
         for _ in OUTBOX:
-            self.keep(own)
+            self.save(own)
 
     def close(self) -> None:
         """Close the files."""
@@ -399,7 +405,7 @@ class AnswerStore:
             file.close()
 
 
-def _read(folder: Path, name: str) -> tuple[int, Kept] | None:
+def _read(folder: Path, name: str) -> tuple[int, SiteProgress] | None:
     """Counter and content of a slot; None if it was torn or never written."""
     if not there(folder, name):
         return None
@@ -412,7 +418,7 @@ def _read(folder: Path, name: str) -> tuple[int, Kept] | None:
     if len(body) < length or zlib.crc32(body + count.to_bytes(8, "little")) != check:
         return None
     try:
-        return count, _kept.decode(body)
+        return count, _progress.decode(body)
     except msgspec.MsgspecError:
         return None
 
@@ -467,7 +473,7 @@ class ReplayGuard:
             self.lost = self._number
             replace_file(self._folder / NOTE, msgspec.json.encode(_Noted(self._number)))
 
-    def reach(self, number: int) -> None:
+    def note_before(self, number: int) -> None:
         """Call before a task with this number is answered."""
         if number > self._number:
             self._number = number + STEP
@@ -475,7 +481,7 @@ class ReplayGuard:
             replace_file(self._folder / NOTE, msgspec.json.encode(noted))
 
 
-class BlockNote:
+class TaskBlockNote:
     """The progress of a site, and the key of the block, or the pass, in its ledger that its next
     tasks are in. The next life of the process goes on with that, however this one ends.
 
@@ -510,12 +516,12 @@ class BlockNote:
                 )
                 if boot == self._boot:
                     self.key, self.before = key, int(number)
-                self.keep(self.key, self.before)  # takes the memory that later notes need
+                self.save(self.key, self.before)  # takes the memory that later notes need
             except (OSError, ValueError):  # held by another process, or damaged
                 self.close()
                 self.key, self.before = "", 0
 
-    def keep(self, key: str, number: int) -> None:
+    def save(self, key: str, number: int) -> None:
         """Call before a task that ends with this number is booked and answered."""
         if self._file >= 0:
             # another block is of this life; or the note was of a ledger that lay here before
@@ -567,7 +573,7 @@ class ProgressTokens:
             ("task", said.task, known[0]),
         )
         for kind, (number, shown), led in kinds:
-            if number <= led or not self.hold(kind, site, number, shown):
+            if number <= led or not self.verify(kind, site, number, shown):
                 continue
             if kind == "task" and bridged():
                 return True
@@ -580,12 +586,12 @@ class ProgressTokens:
             )
         return False
 
-    def hold(self, kind: Literal["task", "round"], site: str, number: int, seal: bytes) -> bool:
+    def verify(self, kind: Literal["task", "round"], site: str, number: int, token: bytes) -> bool:
         """Return whether this token is right."""
-        return number > 0 and hmac.compare_digest(self.of(kind, site, number), seal)
+        return number > 0 and hmac.compare_digest(self.of(kind, site, number), token)
 
 
-def kept_tokens(folder: Path, run: str) -> ProgressTokens:
+def load_tokens(folder: Path, run: str) -> ProgressTokens:
     """Return the tokens of a run folder; its key is made when it first is served, and only its
     owner reads it.
 

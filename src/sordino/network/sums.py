@@ -301,7 +301,7 @@ class LiveSums(LiveKernel[S]):
 
     def _take(self, each: Input) -> None:
         if each.kind == "step" and self._sums.phase == INPUTS:
-            self.session.settled(each.site, each.number)
+            self.session.close_ask(each.site, each.number)
             self._sums.heard(each.site, each.body)
             self._out([each.site])
         elif each.kind == "step":
@@ -347,7 +347,7 @@ class LiveSums(LiveKernel[S]):
         """True where a site is left out for a while before the next round begins, by now or as the
         journal says: nobody books a round that it would make void.
         """
-        return self._again[0].kind == "late" if self._again else self._tardy is not None
+        return self._to_replay[0].kind == "late" if self._to_replay else self._tardy is not None
 
     @property
     def _tardy(self) -> int | None:
@@ -447,7 +447,7 @@ class ScriptedSums(ScriptedKernel[S]):
             # answers that the journal holds already are not asked for again
             for site, task in self._sums.tasks.items() if self._sums.phase == INPUTS else ():
                 if (site, task.number) in self._answers:
-                    self.session.settled(site, task.number)
+                    self.session.close_ask(site, task.number)
         return None
 
     def _hear(self, heard: Heard) -> None:

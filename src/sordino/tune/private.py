@@ -537,11 +537,11 @@ def _key(hidden: Path, note: TuningNote) -> bytes:
 def _drawing(key: bytes, trial: int) -> PrepareRun:
     """Return the builder of a trial, whose noise comes from the tuning's key."""
 
-    def build(study: studies.Study, folder: Path, run: str, pays: Affordable) -> PreparedRun:
+    def build(study: studies.Study, folder: Path, run: str, steps: Affordable) -> PreparedRun:
         if not there(folder, SECRET):
             replace_file(folder / SECRET, hmac.digest(key, f"trial {trial}".encode(), "sha256"))
             (folder / SECRET).chmod(0o600)
-        return regimes.build(study, folder, run, pays)
+        return regimes.build(study, folder, run, steps)
 
     return build
 

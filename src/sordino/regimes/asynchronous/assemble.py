@@ -51,7 +51,7 @@ from sordino.clients.assemble import Assembly
 from sordino.clients.simulation import PassSimulation, Simulation, arrival_trips
 from sordino.core.effect import Effects, Overtaken, Request, Send
 from sordino.core.plan import times
-from sordino.core.world import Block, ChargeRequest, Charges, Paid
+from sordino.core.world import ChargeRequest, Charges, Paid, PermitRange
 from sordino.mechanisms.correlated import CorrelatedGaussian
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST, Bounded, length
 from sordino.mechanisms.knorm import exponential_norm
@@ -330,7 +330,7 @@ class BlockSimulation(Simulation[State]):
         gradient: Gradient = client.answer(task, permit)
         return gradient
 
-    def reissued(self, state: State, blocks: Mapping[int, Sequence[Block]]) -> Charges:
+    def reissued(self, state: State, blocks: Mapping[int, Sequence[PermitRange]]) -> Charges:
         """Return the blocks that edges had reserved and not worked off."""
         return [
             self._reserve(edge, *block)
@@ -338,7 +338,7 @@ class BlockSimulation(Simulation[State]):
             for block in reserved
         ]
 
-    def kept(self, state: State, site: int, permits: Permits) -> Permits:
+    def unused_permits(self, state: State, site: int, permits: Permits) -> Permits:
         """Return those of the block that holds the edge's task, and of later ones."""
         first = state.tasks[site].task if site in state.tasks else 0
         return [each for each in permits if first < each.round + each.count]
@@ -348,7 +348,7 @@ class BlockSimulation(Simulation[State]):
         booked = self.booked(site)
         return any(each.round <= number < each.round + each.count for each in booked)
 
-    def spent(self, state: State) -> Collection[int]:
+    def exhausted_sites(self, state: State) -> Collection[int]:
         """Return the edges that have given all that their budgets pay for."""
         return state.gone
 
@@ -376,7 +376,7 @@ class EdgePassSimulation(PassSimulation, BlockSimulation):
 
     requests = Simulation.requests
 
-    def kept(self, state: State, site: int, permits: Permits) -> Permits:
+    def unused_permits(self, state: State, site: int, permits: Permits) -> Permits:
         """Return those of the passes that the edge's task, or its next, is in."""
         first = state.tasks[site].task - 1 if site in state.tasks else state.given[site]
         batches = self.clients[site].passes.batches

@@ -99,7 +99,7 @@ class Block:
         return whole if self.used.all() else whole[np.repeat(self.used, self.batch)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Appearances:
     """A stream whose entities are counted, and charged.
 

@@ -81,6 +81,7 @@ class VerticalServer(Events, ServerSide[State]):
     hands_out = False
     continuous = True
     player: ServerModel
+    block: Block
 
     def resumed(self, moment: KernelSnapshot[State]) -> KernelSnapshot[State]:
         """Stand at ``moment``, before a block."""
@@ -124,14 +125,9 @@ class VerticalServer(Events, ServerSide[State]):
             return state, self._left(event, self._leaving)
         found = self._note_asked(self.player.step(event))
         if isinstance(event, effect.Learned):
-            over = self.player.count == self._block.used.sum()
+            over = self.player.count == self.block.used.sum()
             found += self._over() if over else self._note_asked(self.player.open())
         return state, found
-
-    @property
-    def _block(self) -> Block:
-        assert self.block is not None
-        return self.block
 
     def _note_answered(self, message: Said) -> None:
         """Note that a site answers a turn once, whether its answer can be used or not."""
@@ -152,14 +148,14 @@ class VerticalServer(Events, ServerSide[State]):
     def open_block(self, state: State) -> list[Effect]:
         """Read a block, and open its first event."""
         super().open_block(state)
-        block = self._block
-        self.player.begin(int(block.used.sum()))
-        self._silent = self.activity.silent(block.start, len(block.used))[block.used]
-        return self._note_asked(self.player.open()) if block.used.any() else self._over()
+        start, used = self.block.start, self.block.used
+        self.player.begin(int(used.sum()))
+        self._silent = self.activity.silent(start, len(used))[used]
+        return self._note_asked(self.player.open()) if used.any() else self._over()
 
     def _over(self) -> list[Effect]:
         """Close a block. The last one is closed when everybody has the last derivative."""
-        n, model, start = len(self._block.used), self.player, self._block.start
+        n, model, start = len(self.block.used), self.player, self.block.start
         if start + n < self.study.horizon and n == self.appearances.events(start):
             return self._block_played()
         self._leaving = set(range(model.rules.parties + 1)) - model.away
@@ -179,24 +175,21 @@ class VerticalServer(Events, ServerSide[State]):
 
     def _block_played(self) -> list[Effect]:
         """Count the block, and go on."""
-        return list(super().step(self.state, effect.Arrived(self._counted(self._block)))[1])
+        return list(super().step(self.state, effect.Arrived(self._counted(self.block)))[1])
 
     def _cut_short(self) -> list[Effect]:
         """Count the events of the open block that are over: no more of them will come."""
         over = self.player.count
-        if not over or self._block.start != self.state.position:
+        if not over or self.block.start != self.state.position:
             return []
-        used = self._block.used[: int(np.flatnonzero(self._block.used)[over - 1]) + 1]
-        return self.count(self.state, self._counted(replace(self._block, used=used)))
+        used = self.block.used[: int(np.flatnonzero(self.block.used)[over - 1]) + 1]
+        return self.count(self.state, self._counted(replace(self.block, used=used)))
 
     def _counted(self, block: Block) -> effect.BlockPlayed:
         """Return what came of a block."""
-        model, n, number = self.player, len(block.used), block.start + 1
-        if not n:
-            return effect.BlockPlayed(number, 0, ())
-        labels = model.labels.reshape(-1)
+        model, labels = self.player, self.player.labels.reshape(-1)
         tallies = self.counted(block, model.played, model.active, model.absent, labels)
-        return effect.BlockPlayed(number, n, tuple(tallies))
+        return effect.BlockPlayed(block.start + 1, len(block.used), tuple(tallies))
 
     def learn(self, each: effect.Learn | effect.Skip) -> effect.Learned:
         """Let the server learn, or only see the labels."""
@@ -226,10 +219,9 @@ class VerticalServer(Events, ServerSide[State]):
         rules = self.player.rules
         if not isinstance(task, Turn) or not task.asked:
             return 4.0 * rules.patience
-        late = self._silent[self.player.count, site]
-        return 1.5 * rules.patience if late else 0.0
+        return 1.5 * rules.patience if self._silent[self.player.count, site] else 0.0
 
-    def reach(self, site: int, task: Request | None, said: Said) -> Length | None:
+    def length_bound(self, site: int, task: Request | None, said: Said) -> Length | None:
         """Return the length of an embedding with noise, and how long noise lets it be."""
         noise = mechanism_of(self.study.privacy.embedding)
         if noise is None or not isinstance(said, Embedding):
@@ -241,7 +233,7 @@ class VerticalServer(Events, ServerSide[State]):
         most = noise.within(self.player.server.settings.rows, len(values), CHANCE)
         return Length(length(values), most * (1.0 + ROUNDING))  # which 16 bits stay within
 
-    def unfit(self, site: int, number: int, said: Said) -> str | None:
+    def objection_to_reply(self, site: int, number: int, said: Said) -> str | None:
         """Return why an answer is refused: it is another's, of another event, or of another size.
         What is not finite is for the rules to drop.
         """
@@ -273,10 +265,8 @@ def _misfit(what: str, said: Embedding | Derivative, sizes: Sizes, party: int) -
     size = sizes.numbers[party] * bits // 8
     if said.bits == bits and len(said.values) == size:
         return None
-    return (
-        f"{what} of {len(said.values)} bytes at {said.bits} bits a number; agreed are {size} at "
-        f"{bits}"
-    )
+    found = f"{what} of {len(said.values)} bytes at {said.bits} bits a number"
+    return f"{found}; agreed are {size} at {bits}"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -314,10 +304,8 @@ class VerticalSite(Events, SiteSide[State]):
         self.units = (self.names[0],) * (parties + 1)
         self.budgets = (self.budget,) * (parties + 1)
         self.widest = max(self.split.numbers)
-        self._counts: dict[int, int] = {}
-        self._answers: dict[int, int] = {}
-        self._charged: list[Charged] = []
-        self._charges: list[ChargeRequest] = []
+        self._counts, self._answers = dict[int, int](), dict[int, int]()
+        self._charged, self._charges = list[Charged](), list[ChargeRequest]()
         self._active: Bools = np.zeros(0, bool)
         self._labels: Ints | None = None
         self._last = 0
@@ -390,7 +378,7 @@ class VerticalSite(Events, SiteSide[State]):
         """Return what the blocks so far release, as far as it has not been booked."""
         return not_booked(self._charges, permits)
 
-    def settle(self, site: int, task: Request) -> None:
+    def apply_derivative(self, site: int, task: Request) -> None:
         """Learn from the derivative, and close the event before."""
         party, said = self.party, self._said
         if party is None or not isinstance(task, Turn) or task.asked:

@@ -134,9 +134,8 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
                 "which are booked together: raise --epsilon-limit"
             )
         holder = index == study.data.parties
-        names = (prices.LABELS if holder else prices.party_unit(index), prices.ENTITIES)
-        if study.privacy.unit == "entity":
-            names = (names[1], names[0])
+        own = prices.LABELS if holder else prices.party_unit(index)
+        names = (prices.ENTITIES, own) if study.privacy.unit == "entity" else (own, prices.ENTITIES)
         fingerprint = self._fingerprint(data.fingerprint())
         ledgers = self._ledgers(folder, run, names, fingerprint, public=False)
         shape = split.shaping(fingerprint)
@@ -156,13 +155,9 @@ class VerticalNetwork(NetworkRegime[VerticalStudy]):
             names=names,
             limit=limited.privacy.epsilon or math.inf,
         )
+        planned = partial(work.appearances.planned, len(data), ledgers.names)
         made = work.prepared("messages")
-        return replace(
-            made,
-            study=limited,
-            named=partial(named, flats),
-            planned=partial(work.appearances.planned, len(data), ledgers.names),
-        )
+        return replace(made, study=limited, named=partial(named, flats), planned=planned)
 
     def _server_model(self) -> ServerModel:
         """Return the server's half; it waits for a site to speak unasked, and for an answer to a

@@ -291,14 +291,9 @@ class Events(world.RegimeRules[State], World[State]):
     @cached_property
     def appearances(self) -> Appearances:
         """The entities of the stream, with the charges of what this process releases of them."""
-        return Appearances(
-            study=self.study,
-            stream=self.stream,
-            length=BLOCK,
-            most=None if self.affordable_steps is None else self.affordable_steps[0],
-            budget=self.budget,
-            key_prefix=environment.charge_key_prefix(self.study, self.run_id),
-        )
+        most = None if self.affordable_steps is None else self.affordable_steps[0]
+        prefix = environment.charge_key_prefix(self.study, self.run_id)
+        return Appearances(self.study, self.stream, BLOCK, most, self.budget, prefix)
 
     def prepared(self, chosen: EventPath) -> PreparedRun:
         """Return the objects of a run that is played as ``chosen``."""
@@ -392,11 +387,11 @@ class Events(world.RegimeRules[State], World[State]):
             remember(known, entities, found)
         return found
 
-    def kept(self, state: State, site: int, permits: Permits) -> Permits:
+    def unused_permits(self, state: State, site: int, permits: Permits) -> Permits:
         """Return all permits: none is ever worked off."""
         return permits
 
-    def held(self, site: int, number: int, permits: Permits) -> Permits:
+    def needed_permits(self, site: int, number: int, permits: Permits) -> Permits:
         """Return all permits, at a site."""
         return permits
 
@@ -496,11 +491,11 @@ class Events(world.RegimeRules[State], World[State]):
         """Return the charges of the open block, which come before anything is released of it."""
         return () if self.block is None else not_booked(self.block.charges, paid.get(0, ()))
 
-    def reissued(self, state: State, blocks: Mapping[int, Sequence[world.Block]]) -> Charges:
+    def reissued(self, state: State, blocks: Mapping[int, Sequence[world.PermitRange]]) -> Charges:
         """Return all charges of what this run has counted."""
         return self.appearances.charges(state.charged)
 
-    def shown(self, row: rows.Row) -> rows.Row | None:
+    def visible_row(self, row: rows.Row) -> rows.Row | None:
         """Return a row without a time; without a promise, epsilon is infinite."""
         if isinstance(row, rows.Round) and self.promised is None:
             row = msgspec.structs.replace(row, epsilon=math.inf)

@@ -184,14 +184,14 @@ def test_a_note_of_a_ledger_that_is_gone_costs_nothing(tmp_path: Path) -> None:
     (tmp_path / "ledger").touch()
     found = []
     for key, number in (("of the one that is gone", 50), ("own", 1), ("own", 2), ("own", 1)):
-        with closing(storage.BlockNote(tmp_path / "ledger", "run")) as note:
+        with closing(storage.TaskBlockNote(tmp_path / "ledger", "run")) as note:
             found.append((note.key, note.before))
-            note.keep(key, number)
+            note.save(key, number)
     assert found == [("", 0), ("of the one that is gone", 50), ("own", 1), ("own", 2)]
     place = note._folder / note._name
     assert place.read_text().split("\n")[1:3] == ["2", "own"]
     place.write_bytes(place.read_bytes().replace(b"2\nown", b"x\nown"))
-    with closing(storage.BlockNote(tmp_path / "ledger", "run")) as note:
+    with closing(storage.TaskBlockNote(tmp_path / "ledger", "run")) as note:
         assert (note.key, note.before) == ("", 0)
     place.unlink()
 
