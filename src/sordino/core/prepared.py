@@ -20,7 +20,7 @@ from sordino.core.plan import Plan
 from sordino.core.records import Facts, Metrics
 from sordino.core.statements import SiteScope
 from sordino.core.study.base import Study
-from sordino.core.world import Simulation, Snapshot
+from sordino.core.world import RunPlayer, Snapshot
 from sordino.data.notices import notice
 from sordino.mechanisms.gaussian import Gaussian
 from sordino.privacy import Budget, Charge, LedgerSession, Permit, covers_round
@@ -147,7 +147,7 @@ class PreparedRun:
 
     study: Study
     plan: Plan
-    simulation: Simulation
+    simulation: RunPlayer
     first: Snapshot
     facts: Facts
     model: str

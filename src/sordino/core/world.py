@@ -76,8 +76,10 @@ class RunListener(Protocol):
         """A point from which the run may be resumed."""
 
 
-class Simulation(Protocol):
-    """A federation on one machine, of any regime; its moments are of that regime's kind."""
+class RunPlayer(Protocol):
+    """A player of a run of any regime: a simulation, a server or a site. Its moments are of its own
+    kind.
+    """
 
     @property
     def ledgers(self) -> LedgerSession:
@@ -103,7 +105,7 @@ class Simulation(Protocol):
         """
 
     def run(self, moment: Any, watcher: RunListener) -> Any:
-        """Simulation from ``moment`` to the end of the run."""
+        """Play from ``moment`` to the end of the run."""
 
 
 Flight = tuple[float, int, int, int, str]

@@ -198,9 +198,9 @@ class NetworkKernel(Kernel[S]):
         self._everybody, self._there = range(len(self.session.names)), set[int]()
         if options.sums is not None:
             self._sums = options.sums
-        self.stand(moment, options)
+        self.read_journal(moment, options)
 
-    def stand(self, moment: KernelSnapshot[S], options: KernelOptions) -> None:
+    def read_journal(self, moment: KernelSnapshot[S], options: KernelOptions) -> None:
         """Take from the journal what came after this moment."""
         raise NotImplementedError
 
@@ -236,7 +236,7 @@ class NetworkKernel(Kernel[S]):
 class LiveKernel(NetworkKernel[S]):
     """A run that takes what really happens, as it comes."""
 
-    def stand(self, moment: KernelSnapshot[S], options: KernelOptions) -> None:
+    def read_journal(self, moment: KernelSnapshot[S], options: KernelOptions) -> None:
         self._to_replay = deque(self.journal.after(moment.count))
         before = self.journal.before(moment.count)
         self.journal.enter(before)
@@ -285,7 +285,7 @@ class LiveKernel(NetworkKernel[S]):
                 self._start, self._clock() - max((e.time for e in self._to_replay), default=0.0)
             )
             if self.count:
-                self._return()
+                self._restore_presence()
             while self.state.ended is None:
                 enough = len(self._there) >= self._minimum
                 if self._closed and not self._waits and (enough or self._over()):
@@ -305,7 +305,7 @@ class LiveKernel(NetworkKernel[S]):
         passed = self.state.number >= self.session.agreed.study.horizon
         return passed or self.world.regime.exhausted(self.state)
 
-    def _return(self) -> None:
+    def _restore_presence(self) -> None:
         """Stand where the journal begins anew: with those that were there, and without the others,
         who may have left after the moment was packed.
         """
@@ -580,7 +580,7 @@ class ScriptedKernel(NetworkKernel[S]):
     what was answered before is not asked again, and the next task has the same bytes as it had.
     """
 
-    def stand(self, moment: KernelSnapshot[S], options: KernelOptions) -> None:
+    def read_journal(self, moment: KernelSnapshot[S], options: KernelOptions) -> None:
         before = self.journal.after(0)
         self._count = len(before)
         self._answers = {

@@ -33,7 +33,7 @@ from sordino.core.records import known
 from sordino.core.run import reading
 from sordino.core.run.session import Outcome, begin, resume
 from sordino.core.study.base import Study
-from sordino.core.world import EncodedSnapshot, RunListener, ServerSide, Simulation, Snapshot
+from sordino.core.world import EncodedSnapshot, RunListener, RunPlayer, ServerSide, Snapshot
 from sordino.data.dataset import Dataset
 from sordino.network import certificates, frames, sums, transport
 from sordino.network.kernel import KernelOptions, LiveKernel, NetworkKernel, ScriptedKernel
@@ -271,7 +271,7 @@ def prepare_server(options: ServerOptions) -> PrepareRun:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServerRun:
-    """A run whose clients are sites, as :class:`~sordino.core.world.Simulation` has it.
+    """A run whose clients are sites, as :class:`~sordino.core.world.RunPlayer` has it.
 
     Attributes:
         inner: the simulation of the same study, over stand-ins.
@@ -281,7 +281,7 @@ class ServerRun:
     """
 
     options: ServerOptions
-    inner: Simulation
+    inner: RunPlayer
     folder: Path
     run_id: str
     ledgers: LedgerSession

@@ -55,7 +55,7 @@ REMEDY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Site:
-    """One client of a federation: what :class:`~sordino.core.world.Simulation` asks for.
+    """One client of a federation: what :class:`~sordino.core.world.RunPlayer` asks for.
 
     Attributes:
         agreed: what everybody has agreed to.

@@ -397,8 +397,8 @@ class LiveSums(LiveKernel[S]):
 class ScriptedSums(ScriptedKernel[S]):
     """As :class:`~sordino.network.kernel.ScriptedKernel`; a site that misses a step ends it."""
 
-    def stand(self, moment: KernelSnapshot[S], options: KernelOptions) -> None:
-        super().stand(moment, options)
+    def read_journal(self, moment: KernelSnapshot[S], options: KernelOptions) -> None:
+        super().read_journal(moment, options)
         self._steps = {
             (each.site, each.number, PHASES.index(type(step_of(each.body)))): each.body
             for each in self.journal.after(0)

@@ -61,7 +61,7 @@ from sordino.core import study as studies
 from sordino.core.files import replace_file, said_clearly
 from sordino.core.records import About, Begin, Misfit, Row, Seal, dumped, fitted, known, number
 from sordino.core.study.base import Study
-from sordino.core.world import EncodedSnapshot, Simulation, Snapshot
+from sordino.core.world import EncodedSnapshot, RunPlayer, Snapshot
 from sordino.privacy import Ledger
 from sordino.privacy.chain import BEGIN, canonical
 from sordino.privacy.session import data_ledger, refuse_missing
@@ -565,7 +565,7 @@ def _checkpoint(folder: Path) -> Path | None:
         return None
 
 
-def read_checkpoint(folder: Path, play: Simulation, regime: str) -> Saved[Snapshot] | None:
+def read_checkpoint(folder: Path, play: RunPlayer, regime: str) -> Saved[Snapshot] | None:
     """The folder's checkpoint, or None if it has none yet; ``play`` is of this regime.
 
     Raises:

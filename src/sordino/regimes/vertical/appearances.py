@@ -4,7 +4,7 @@ block is played. A run on one machine, a server and a site at work all use :clas
 
 # Theory of operation
 #
-# An *appearance* is an event of an entity that is used. It releases an answer about the entity's
+# An *appearance* is one use of an entity, in an event. It releases an answer about the entity's
 # label and, at each party, an embedding and a step. An entity's budget pays for so many appearances
 # (`most`); an event in which an entity would go beyond that is not used.
 #
