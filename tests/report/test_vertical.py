@@ -20,7 +20,7 @@ from sordino.core.records import About, Environment, plain
 from sordino.core.run.reading import Run, load
 from sordino.core.statements import smoothed
 from sordino.regimes.vertical import report as events
-from sordino.regimes.vertical.records import Party, Vertical, VerticalRound
+from sordino.regimes.vertical.records import PartyFacts, Vertical, VerticalRound
 from sordino.regimes.vertical.report import MIB, totals
 from sordino.report import comparisons, curves, write, write_comparison
 from sordino.report.drawing import draw
@@ -111,7 +111,7 @@ def test_totals_are_means_over_all_events(
     found = totals(
         Run(
             Path(),
-            About(facts=Vertical(clients=(Party(), Party()))),
+            About(facts=Vertical(clients=(PartyFacts(), PartyFacts()))),
             "",
             Environment(),
             tuple(rows),

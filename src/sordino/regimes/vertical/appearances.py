@@ -29,12 +29,12 @@ block is played. A run on one machine, a server and a site at work all use :clas
 # from where blocks begin, from what was charged before, and from `most`, which is found when a run
 # begins and kept in its run.json ("affordable when the run began").
 #
-# After a restart. A run on one machine and a server have `counts` and `charged` in their State, so
-# in each checkpoint. They ask for all of `charged` again, each range under the prefix that it was
-# charged with, and then go on counting. Where releases may come out differently than before
-# (State.origin: another environment), both begin empty: what is released again is charged again. A
-# site saves neither: it reads its stream from the beginning, counts all of it again, and asks for
-# all charges for which it has no permit.
+# After a restart. A run on one machine and a server have `counts` and `charged` in their
+# StreamState, so in each checkpoint. They ask for all of `charged` again, each range under the
+# prefix that it was charged with, and then go on counting. Where releases may come out differently
+# than before (StreamState.origin: another environment), both begin empty: what is released again is
+# charged again. A site saves neither: it reads its stream from the beginning, counts all of it
+# again, and asks for all charges for which it has no permit.
 
 from __future__ import annotations
 

@@ -64,14 +64,14 @@ from sordino.regimes.vertical.appearances import Block, Charged, not_booked
 from sordino.regimes.vertical.halves import Party
 from sordino.regimes.vertical.messages import ServerModel
 from sordino.regimes.vertical.models import mechanism_of
-from sordino.regimes.vertical.run import Events, Sizes, State
+from sordino.regimes.vertical.run import Events, Sizes, StreamState
 from sordino.training.plausible import CHANCE, LONGEST, ROUNDING, Length, length
 
 LEAVE = "leave"
 """Tag of the alarm after which a server waits for no site to have its last derivative."""
 
 
-class VerticalServer(Events, ServerSide[State]):
+class VerticalServer(Events, ServerSide[StreamState]):
     """A server's run over a network, as the kernel asks for it.
 
     To the kernel there is one state, that of the stream; a block of it is no task of an engine
@@ -83,7 +83,7 @@ class VerticalServer(Events, ServerSide[State]):
     player: ServerModel
     block: Block
 
-    def resumed(self, moment: KernelSnapshot[State]) -> KernelSnapshot[State]:
+    def resumed(self, moment: KernelSnapshot[StreamState]) -> KernelSnapshot[StreamState]:
         """Stand at ``moment``, before a block."""
         found = super().resumed(moment)
         self.player.server.most = LONGEST
@@ -102,7 +102,7 @@ class VerticalServer(Events, ServerSide[State]):
         bounded = self.promised == prices.ENTITIES
         return prices.party_unit(site), self.budget if bounded else self.unlimited
 
-    def step(self, state: State, event: Event) -> tuple[State, Effects]:
+    def step(self, state: StreamState, event: Event) -> tuple[StreamState, Effects]:
         """Return what the rules of the stream say, and within a block those of events."""
         match event:
             case effect.Arrived(message):
@@ -145,7 +145,7 @@ class VerticalServer(Events, ServerSide[State]):
                 self._asked[each.site] = each.message.number
         return found
 
-    def open_block(self, state: State) -> list[Effect]:
+    def open_block(self, state: StreamState) -> list[Effect]:
         """Read a block, and open its first event."""
         super().open_block(state)
         start, used = self.block.start, self.block.used
@@ -200,7 +200,7 @@ class VerticalServer(Events, ServerSide[State]):
         found, self.player.faults = self.player.faults, []
         return found
 
-    def latest(self, state: State, site: int) -> int:
+    def latest(self, state: StreamState, site: int) -> int:
         """Return the number of the query of the open event."""
         return 2 * (self.player.state.closed + 1) + 1
 
@@ -208,7 +208,7 @@ class VerticalServer(Events, ServerSide[State]):
         """Return whether a site holds the labels: nothing goes on without them."""
         return site == self.player.rules.parties
 
-    def expects(self, state: State, site: int, number: int) -> bool:
+    def expects(self, state: StreamState, site: int, number: int) -> bool:
         """Return whether this is what the site was asked last, and has not answered."""
         return self._asked.get(site) == number
 
@@ -270,7 +270,7 @@ def _misfit(what: str, said: Embedding | Derivative, sizes: Sizes, party: int) -
 
 
 @dataclass(kw_only=True, eq=False)
-class VerticalSite(Events, SiteSide[State]):
+class VerticalSite(Events, SiteSide[StreamState]):
     """A site's work on a network: that of a party with its features, or of the holder of labels.
 
     Its stream is the study's as the site has it: its own features, or the labels. It reads the

@@ -355,7 +355,7 @@ def _packed(values: Tensor, bits: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Learned:
+class ServerStep:
     """Results of an event at the server.
 
     Attributes:
@@ -398,7 +398,7 @@ class Server(Half):
 
     def learn(
         self, event: int, embeddings: Sequence[Vector], labels: Tensor, active: Sequence[int]
-    ) -> Learned:
+    ) -> ServerStep:
         """Score, take a step, and return how the loss falls with each active party's embedding.
 
         Args:
@@ -433,7 +433,7 @@ class Server(Half):
             Derivative(m, event, bits, _packed(v, bits)) for m, v in zip(active, each, strict=True)
         )
         predictions = scores.detach()[:batch].argmax(1).numpy()
-        return Learned(predictions, float(losses.detach()[:batch].mean()), derivatives)
+        return ServerStep(predictions, float(losses.detach()[:batch].mean()), derivatives)
 
     def losses(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the losses of all examples of an event so far, and scores (rows, classes)."""

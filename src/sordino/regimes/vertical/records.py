@@ -11,7 +11,7 @@ from sordino.core.run.reading import Run
 Scalar = bool | int | float | str | None
 
 
-class Party(Client, kw_only=True):
+class PartyFacts(Client, kw_only=True):
     """A party with features of its own: how many, the length of its embedding, its model's
     parameters.
     """
@@ -21,7 +21,7 @@ class Party(Client, kw_only=True):
     parameters: Maybe[Count] = UNSET
 
 
-class Release(Record, kw_only=True):
+class ReleaseFacts(Record, kw_only=True):
     """A release of an entity: unit of the ledger, in words, its epsilon."""
 
     unit: Maybe[str] = UNSET
@@ -48,7 +48,7 @@ class Vertical(Facts, kw_only=True, tag="vertical"):
         releases: what is released of an entity.
     """
 
-    clients: Maybe[tuple[Party, ...]] = UNSET
+    clients: Maybe[tuple[PartyFacts, ...]] = UNSET
     stream: Maybe[str] = UNSET
     drift: Maybe[str] = UNSET
     activation: Maybe[dict[str, Scalar]] = UNSET
@@ -62,10 +62,10 @@ class Vertical(Facts, kw_only=True, tag="vertical"):
     path: Maybe[str] = UNSET
     label_epsilon: Maybe[Real] = UNSET
     open: Maybe[str] = UNSET
-    releases: Maybe[tuple[Release, ...]] = UNSET
+    releases: Maybe[tuple[ReleaseFacts, ...]] = UNSET
 
     @property
-    def members(self) -> tuple[Party, ...]:
+    def members(self) -> tuple[PartyFacts, ...]:
         """The parties."""
         return known(self.clients) or ()
 

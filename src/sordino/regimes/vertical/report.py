@@ -16,7 +16,7 @@ from sordino.core import statements
 from sordino.core.records import known, number
 from sordino.core.run.reading import Run
 from sordino.core.statements import Figure, Mark, Panel, Series, over_rounds, points, trace
-from sordino.regimes.vertical.records import Party, VerticalRound, vertical
+from sordino.regimes.vertical.records import PartyFacts, VerticalRound, vertical
 from sordino.report.words import amount, bound, estimated, percent, plain
 
 MIB = 2**20
@@ -526,7 +526,7 @@ def _members(run: Run) -> statements.Members:
     )
 
 
-def _shared(whole: float, clients: Sequence[Party], shares: Iterable[float]) -> list[float]:
+def _shared(whole: float, clients: Sequence[PartyFacts], shares: Iterable[float]) -> list[float]:
     """Return each party's part of what was sent, by how often and how long its embeddings were."""
     widths = [
         (known(each.embedding) or 0) * share for each, share in zip(clients, shares, strict=True)

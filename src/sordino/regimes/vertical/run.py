@@ -40,7 +40,7 @@ from sordino.core.kernel import Kernel
 from sordino.core.plan import Plan
 from sordino.core.prepared import Affordable, PreparedRun, open_ledgers
 from sordino.core.run import environment
-from sordino.core.world import Charges, EncodedSnapshot, KernelSnapshot, World
+from sordino.core.world import Charges, EncodedSnapshot, KernelSnapshot, PermitRange, World
 from sordino.mechanisms.response import RandomisedResponse, secret
 from sordino.privacy import Allowance, Budget, LedgerSession, Permits, accountant
 from sordino.privacy.accounting import Spent
@@ -49,8 +49,7 @@ from sordino.regimes.vertical import regime as prices
 from sordino.regimes.vertical.appearances import Appearances, Block, Charged, affordable, not_booked
 from sordino.regimes.vertical.halves import Arrays, Engine, EventPath, Graph, Played
 from sordino.regimes.vertical.models import Split, make_party, make_server, named, rates
-from sordino.regimes.vertical.records import Party, Vertical, VerticalRound
-from sordino.regimes.vertical.records import Release as Released
+from sordino.regimes.vertical.records import PartyFacts, ReleaseFacts, Vertical, VerticalRound
 from sordino.regimes.vertical.regime import BLOCK, label_epsilon, party_unit, promised
 from sordino.regimes.vertical.stream import Activity, Arranged, LabelRandomizer, remember, source
 from sordino.regimes.vertical.study import VerticalStudy
@@ -158,7 +157,7 @@ class _Rest(msgspec.Struct, kw_only=True, eq=False, forbid_unknown_fields=True):
     origin: str = ""
 
 
-class State(_Rest):
+class StreamState(_Rest):
     """A stream between two blocks; changed in place.
 
     Attributes:
@@ -203,7 +202,7 @@ class State(_Rest):
             rest[name] = msgspec.structs.replace(tally, loss=0.0, regret=0.0)
         return EncodedSnapshot(vectors, msgspec.json.encode(_Rest(**rest)))
 
-    def copied(self) -> State:
+    def copied(self) -> StreamState:
         """Return a state that can be played on without changing this one."""
         return msgspec.structs.replace(
             self, counts=dict(self.counts), answers=dict(self.answers), charged=list(self.charged)
@@ -219,7 +218,7 @@ def _table(prefix: str, vectors: Mapping[str, Array]) -> dict[int, int]:
 
 
 @dataclass(kw_only=True, eq=False)
-class Events(world.RegimeRules[State], World[State]):
+class Events(world.RegimeRules[StreamState], World[StreamState]):
     """A vertical federation on one machine, and to the kernel a stream: blocks one after another,
     each charged, played and counted, with rows where they are due. It is its own rules: what
     follows depends on the stream that it reads.
@@ -252,7 +251,7 @@ class Events(world.RegimeRules[State], World[State]):
     entropy: Callable[[], Entropy]
     affordable_steps: list[int] | None
     ledgers: LedgerSession
-    state: State = field(init=False)
+    state: StreamState = field(init=False)
     player: Engine = field(init=False)
     block: Block | None = field(init=False, default=None)
 
@@ -326,42 +325,42 @@ class Events(world.RegimeRules[State], World[State]):
             f"{found}"
         )
 
-    def first(self) -> KernelSnapshot[State]:
+    def first(self) -> KernelSnapshot[StreamState]:
         """Return the moment before the first event."""
         engine, zero = self.engine(), Tally.zero(len(self.activity.columns))
-        return KernelSnapshot.initial(
-            State(kept=engine.pack(), model=engine.model, row=zero, whole=zero, origin=self.origin)
-        )
+        kept, model, origin = engine.pack(), engine.model, self.origin
+        state = StreamState(kept=kept, model=model, row=zero, whole=zero, origin=origin)
+        return KernelSnapshot.initial(state)
 
-    def unpack(self, packed: EncodedSnapshot) -> KernelSnapshot[State]:
+    def unpack(self, packed: EncodedSnapshot) -> KernelSnapshot[StreamState]:
         """Return a moment that was kept. If what releases depend on is not what it was then,
         appearances are counted from nothing again.
         """
         return world.unpacked(packed, self._unpacked)
 
-    def _unpacked(self, local: EncodedSnapshot) -> State:
+    def _unpacked(self, local: EncodedSnapshot) -> StreamState:
         rest, vectors = msgspec.json.decode(local.rest, type=_Rest), dict(local.vectors)
         for name, (loss, regret) in zip(("row", "whole"), vectors["sums"].tolist(), strict=True):
             tally = msgspec.structs.replace(getattr(rest, name), loss=loss, regret=regret)
             setattr(rest, name, tally)
         engine, kept = self.engine(), below("engine.", vectors)
         engine.unpack(kept)
-        state = State(kept=kept, model=engine.model, **msgspec.structs.asdict(rest))
+        state = StreamState(kept=kept, model=engine.model, **msgspec.structs.asdict(rest))
         if rest.origin == self.origin:
             state.counts, state.answers = _table("counts.", vectors), _table("told.", vectors)
         else:
             state.origin, state.charged = self.origin, []
         return state
 
-    def resumed(self, moment: KernelSnapshot[State]) -> KernelSnapshot[State]:
+    def resumed(self, moment: KernelSnapshot[StreamState]) -> KernelSnapshot[StreamState]:
         """Stand at ``moment``, and return a copy of it, as it may be played from twice."""
         self.state, self.player, self.block = moment.state.copied(), self.engine(), None
         self.player.unpack(self.state.kept)
         return msgspec.structs.replace(moment, state=self.state)
 
     def run(
-        self, moment: KernelSnapshot[State], watcher: world.RunListener
-    ) -> KernelSnapshot[State]:
+        self, moment: KernelSnapshot[StreamState], watcher: world.RunListener
+    ) -> KernelSnapshot[StreamState]:
         """Play from ``moment`` to the end of the run."""
         tune()
         return Kernel(self, self.resumed(moment), watcher).run()
@@ -387,7 +386,7 @@ class Events(world.RegimeRules[State], World[State]):
             remember(known, entities, found)
         return found
 
-    def unused_permits(self, state: State, site: int, permits: Permits) -> Permits:
+    def unused_permits(self, state: StreamState, site: int, permits: Permits) -> Permits:
         """Return all permits: none is ever worked off."""
         return permits
 
@@ -399,7 +398,7 @@ class Events(world.RegimeRules[State], World[State]):
         """Return the epsilon of a history."""
         return accountant(budget.accountant).epsilon(spent, budget.delta)
 
-    def step(self, state: State, event: Event) -> tuple[State, Effects]:
+    def step(self, state: StreamState, event: Event) -> tuple[StreamState, Effects]:
         """Return what follows from one event. A stream that has ended stays as it is."""
         effects: list[Effect] = []
         match event:
@@ -415,13 +414,13 @@ class Events(world.RegimeRules[State], World[State]):
             state.kept, state.model = self.player.pack(), self.player.model
         return state, effects
 
-    def open_block(self, state: State) -> list[Effect]:
+    def open_block(self, state: StreamState) -> list[Effect]:
         """Read the next block, and return what begins it."""
         start, first = state.position, state.whole.events + 1
         self.block = self.appearances.read(start, first, state.counts, state.charged)
         return [Send(0, EventBlock(start + 1, self.appearances.events(start)))]
 
-    def _played(self, state: State, played: BlockPlayed) -> list[Effect]:
+    def _played(self, state: StreamState, played: BlockPlayed) -> list[Effect]:
         """Count a block, log what is due, and go on."""
         count = self.appearances.events(state.position)
         found = self.count(state, played)
@@ -431,7 +430,7 @@ class Events(world.RegimeRules[State], World[State]):
             return found + self._end(state, f"the stream ended after {state.position} events")
         return found or self.open_block(state)  # after a row, once it is written and saved
 
-    def count(self, state: State, played: BlockPlayed) -> list[Effect]:
+    def count(self, state: StreamState, played: BlockPlayed) -> list[Effect]:
         """Count a block, or what there is of it, and log what is due."""
         found: list[Effect] = []
         for stop, tally in played.counted:
@@ -441,7 +440,7 @@ class Events(world.RegimeRules[State], World[State]):
         state.position += played.read
         return found
 
-    def _end(self, state: State, why: str) -> list[Effect]:
+    def _end(self, state: StreamState, why: str) -> list[Effect]:
         """Log what is in no row yet, and finish."""
         state.ended = why
         left = state.row.events or state.row.unused
@@ -456,7 +455,7 @@ class Events(world.RegimeRules[State], World[State]):
             return None
         return 1.0 - self.randomizer.accuracy(1.0 - tally.errors / tally.examples)
 
-    def _log(self, state: State, stop: int) -> tuple[Effect, Effect]:
+    def _log(self, state: StreamState, stop: int) -> tuple[Effect, Effect]:
         """Return a row for the log, of everything since the last one."""
         tally, whole, batch = state.row, state.whole, self.batch
         events, error = max(tally.events, 1), self.error(tally)
@@ -487,11 +486,11 @@ class Events(world.RegimeRules[State], World[State]):
         state.row = Tally.zero(len(tally.active))
         return Log(row), effect.Closed(stop)
 
-    def requests(self, state: State, effects: Effects, paid: world.Paid) -> Charges:
+    def requests(self, state: StreamState, effects: Effects, paid: world.Paid) -> Charges:
         """Return the charges of the open block, which come before anything is released of it."""
         return () if self.block is None else not_booked(self.block.charges, paid.get(0, ()))
 
-    def reissued(self, state: State, blocks: Mapping[int, Sequence[world.PermitRange]]) -> Charges:
+    def reissued(self, state: StreamState, blocks: Mapping[int, Sequence[PermitRange]]) -> Charges:
         """Return all charges of what this run has counted."""
         return self.appearances.charges(state.charged)
 
@@ -641,7 +640,7 @@ def facts(split: Split, priced: Plan, chosen: EventPath) -> Vertical:
         title=method.title,
         classes=tuple(split.stream.classes),
         clients=tuple(
-            Party(
+            PartyFacts(
                 client=m,
                 unit=f"party:{m}",
                 features=len(part),
@@ -665,6 +664,6 @@ def facts(split: Split, priced: Plan, chosen: EventPath) -> Vertical:
         clip=privacy.embedding.clip if privacy.embedding is not None else None,
         label_epsilon=label_epsilon(study) if private else None,
         open=prices.unprotected(study) if private else None,
-        releases=tuple(Released(unit=u, what=what, epsilon=e) for u, what, e in priced.releases),
+        releases=tuple(ReleaseFacts(unit=u, what=w, epsilon=e) for u, w, e in priced.releases),
         R_c=None,
     )
