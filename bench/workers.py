@@ -198,7 +198,7 @@ def gathering(dimension: int = 26010, answers: int = 100) -> dict[str, float]:
     made = [rng.normal(size=dimension).astype(np.float32) * 1e-3 for _ in range(answers)]
     said = tuple(Contribution(i, 1, 5, each, True) for i, each in enumerate(made))
     calls, nothing = tuple((i, 1) for i in range(answers)), (b"",) * answers
-    sent = workers._encoder.encode(workers.Answers(calls, said, nothing))
+    sent = workers._encoder.encode(workers.Answers(0, calls, said, nothing))
     start = time.perf_counter()
     found = workers._reports.decode(sent).said
     unpacked = time.perf_counter()

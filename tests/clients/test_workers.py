@@ -21,6 +21,8 @@ import pytest
 import warm
 from cases import ARRIVAL, CLIENT, METHODS, MORE, ORDERED, SAMPLE, study_of
 from sordino.base.errors import StudyError, WorkerGone
+from sordino.clients.assemble import Assembly
+from sordino.clients.simulation import Simulation
 from sordino.clients.workers import INTERRUPT, Load, Workers, workers
 from sordino.core import regimes
 from sordino.core import study as studies
@@ -28,6 +30,7 @@ from sordino.core.run import session
 
 PASSES = ['privacy.sampling="passes"']
 KEEPING = "execution.checkpoint_every=2"
+LATE = ['world.latency={kind="exponential", typical=1.0}', "world.dropout=0.2"]
 MANY = {
     **{name: case for name, case in {**METHODS, **MORE}.items() if case[0] != "vertical"},
     "dp-sgd/shared": ("synchronous", "dp-sgd", [*SAMPLE, "method.tau=1", 'privacy.noise="shared"']),
@@ -38,6 +41,16 @@ MANY = {
     "als-dpfl/blt": (*ORDERED["als-dpfl/blt"][:2], [*ORDERED["als-dpfl/blt"][2], KEEPING]),
     "mapa/passes": ("asynchronous", "mapa", [*ARRIVAL, *PASSES, "method.batch=20"]),
     "mapa/blt": ORDERED["mapa/passes"],
+    "mapa/stale": (
+        "asynchronous",
+        "mapa",
+        [*ARRIVAL, *LATE, "data.clients=8", "budget.updates=60", "participation.staleness=4"],
+    ),
+    "dp-fedavg/late": (
+        "synchronous",
+        "dp-fedavg",
+        [*CLIENT, *LATE, "data.clients=12", "budget.rounds=10", "participation.deadline=1.5"],
+    ),
 }
 FEW = ("ali-dpfl/longer", "als-dpfl/blt", "dp-fedavg/haar", "dp-fedavg/shared", "mapa/mlp, late")
 EACH = [
@@ -105,6 +118,42 @@ def test_any_number_of_workers_gives_the_same_bytes(
     there = contents(play(home / f"together {tmp_path.name}", name, group))
     assert there.keys() == alone.keys()
     assert [key for key in there if there[key] != alone[key]] == []
+
+
+def test_answers_that_come_too_late_are_no_others_and_stop_no_run(
+    tmp_path: Path, group: Workers
+) -> None:
+    """Answers of a run that has ended were taken for the next one's; those after a deadline were
+    computed with the permits of the round that followed, and refused.
+    """
+    for name in ("mapa/stale", "dp-fedavg/late"):
+        folder = tmp_path / name.replace("/", " ")
+        folder.mkdir()
+        there, alone = play(folder / "run", name, group), play(folder / "alone", name, None)
+        assert contents(there) == contents(alone)
+
+
+def test_workers_that_have_finished_get_what_process_0_would_work_on_next(
+    tmp_path: Path, group: Workers
+) -> None:
+    """Its own tasks are due first here: it worked them all off before it listened to anybody."""
+    own, answer = [], Simulation.answer
+
+    def slow(*given: Any) -> Any:
+        own.append(given)
+        time.sleep(0.3)
+        return answer(*given)
+
+    with (
+        mock.patch.object(Assembly, "work", lambda self, client, task: client + 1.0),
+        mock.patch.object(Simulation, "answer", slow),
+        mock.patch.dict(MANY, {"twelve": (*MANY["dp-sgd"][:2], TWELVE)}),
+    ):
+        play(tmp_path / "run", "twelve", group)
+    assert 0 < len(own) < 6
+
+
+TWELVE = [*SAMPLE, "data.clients=12", "budget.rounds=1"]
 
 
 def test_no_worker_has_a_socket_that_other_users_can_reach(group: Workers) -> None:

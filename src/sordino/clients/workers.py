@@ -32,8 +32,9 @@ References:
 # * Charges first. A task is dispatched after its charges are durable, and its permits travel with
 #   it: a worker's client checks them as it does in one process.
 # * Only what will be used is handed out. Answers that are due after the next alarm may be dropped
-#   then, so their tasks wait until it has come. An answer that was computed and is then dropped was
-#   paid for, and nobody sees it.
+#   then, so their tasks wait until it has come. If they are, nobody gets them: the permits of their
+#   round may be gone. An answer that was computed and is then dropped was paid for, and nobody sees
+#   it.
 # * Nothing is lost with a process. Only process 0 writes. When a worker is gone, process 0 ends
 #   with a message, and the run goes on from its last checkpoint with `--resume`. When process 0 is
 #   gone, the workers end.
@@ -142,12 +143,14 @@ class Prepare(Frozen, tag=True):
     """To workers, when the run begins or goes on: hold its clients.
 
     Attributes:
+        turn: number of the run among those that these workers take part in.
         study: calibrated.
         seed, run, key: of the entropy; ``key`` is empty for a seeded one.
         data, unit: see :class:`~sordino.clients.simulation.Shared`.
         environment: what the bits of a result depend on.
     """
 
+    turn: int
     study: str
     seed: int
     run: str
@@ -191,6 +194,7 @@ class End(Frozen, tag=True):
 class Answers(Frozen, tag=True):
     """From a worker: the answers to a :class:`Work`, in its order, and what clients remember."""
 
+    turn: int
     calls: tuple[tuple[int, int], ...]
     said: tuple[Update | Contribution | Masked | Gradient, ...]
     memories: tuple[bytes, ...]
@@ -199,6 +203,7 @@ class Answers(Frozen, tag=True):
 class Measured(Frozen, tag=True):
     """From a worker: the batches of its part."""
 
+    turn: int
     rank: int
     batches: tuple[Counted, ...]
 
@@ -276,6 +281,7 @@ class Workers:
         self.gone: SordinoError | None = None
         self.heard = False  # whether the run ends; then nobody is interrupted any more
         self.children, self._loaded, self._ending = children, False, False
+        self._turn = 0
         self._inbox: queue.SimpleQueue[Answers | Measured | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = [
@@ -314,10 +320,12 @@ class Workers:
         assert simulation.objects is not None
         shared = simulation.objects.shared
         self._loaded = False  # the next run has other data
+        self._turn += 1
         root: Any = shared.entropy
         seeded = isinstance(root, Seeded)
         self.tell(
             Prepare(
+                turn=self._turn,
                 study=studies.write(study),
                 seed=root.seed if seeded else 0,
                 run=root.run if seeded else "",
@@ -348,13 +356,14 @@ class Workers:
         Raises:
             SordinoError: if a worker is gone.
         """
-        self.check()
-        try:
-            found = self._inbox.get(block=wait)
-        except queue.Empty:
-            return None
-        self.check()
-        return found
+        while True:
+            self.check()
+            try:
+                found = self._inbox.get(block=wait)
+            except queue.Empty:
+                return None
+            if found is not None and found.turn == self._turn:  # not of a run before
+                return found
 
     def check(self) -> None:
         """Raise what a worker has failed with, if one has."""
@@ -531,10 +540,10 @@ class SpreadKernel(Kernel[S]):
         """Wait for the answer, and work on open tasks meanwhile."""
         key = site, number
         while key not in self._said:
-            if key in self._open:
-                self._work(key)
-            elif not self._heard(wait=not self._open):
-                self._work(next(iter(self._open)))
+            own = key not in self._given
+            # whoever has finished gets open tasks before this process begins another
+            if not self._heard(wait=not own and not self._open):
+                self._work(key if own else next(iter(self._open)))
         said, memory = self._said.pop(key)
         if memory:
             _remember(self.world.clients[site], memory)
@@ -543,12 +552,14 @@ class SpreadKernel(Kernel[S]):
     def _heard(self, *, wait: bool) -> bool:
         """Take in what a worker has found, if anything."""
         match self._workers.take(wait=wait):
-            case Answers(calls, said, memories):
-                self._said.update(zip(calls, zip(said, memories, strict=True), strict=True))
-                for rank, work in map(self._given.pop, calls):
+            case Answers(_, calls, said, memories):
+                for key, answer, memory in zip(calls, said, memories, strict=True):
+                    rank, work = self._given.pop(key)
                     self._loads[rank] -= work
+                    if self._expects(key):  # nobody takes any other
+                        self._said[key] = answer, memory
                 self._share()
-            case Measured(rank, batches):
+            case Measured(_, rank, batches):
                 self._batches[rank] = batches
             case None:
                 return False
@@ -567,8 +578,11 @@ class SpreadKernel(Kernel[S]):
 
         return self._workers.size, rest
 
+    def _expects(self, key: tuple[int, int]) -> bool:
+        return self.world.regime.expects(self.state, *key)
+
     def _work(self, key: tuple[int, int]) -> None:
-        del self._open[key]
+        self._open.pop(key, None)
         client = self.world.clients[key[0]]
         before = _memory(client)
         said = super().answer(*key)
@@ -581,7 +595,8 @@ class SpreadKernel(Kernel[S]):
         late = [] if alarm is None else [each for each in self._waiting if each > alarm]
         for each in sorted(set(self._waiting).difference(late)):
             _, _, site, number, _ = each
-            self._open[site, number] = self._expected(site, self.tasks[site]), each
+            if self._expects((site, number)):
+                self._open[site, number] = self._expected(site, self.tasks[site]), each
         self._waiting = late
         self._share()
 
@@ -702,6 +717,7 @@ class Worker:
 
     Attributes:
         rank, size: its number, and how many processes there are.
+        turn: of the run.
         held: the data, until it has become clients.
         objects: what the clients were made of.
         clients: in the order of their numbers.
@@ -709,6 +725,7 @@ class Worker:
 
     rank: int
     size: int
+    turn: int = 0
     held: Any = None
     objects: Any = None
     clients: Sequence[Any] = ()
@@ -729,7 +746,7 @@ class Worker:
                 return self._work(tasks, [unpacked(each) for each in permits], calls)
             case Measure(rows, weights):
                 batches = self.objects.counted(rows, self.rank, self.size, weights)
-                return Measured(self.rank, tuple(batches))
+                return Measured(self.turn, self.rank, tuple(batches))
         return None
 
     def _prepare(self, asked: Prepare) -> None:
@@ -749,6 +766,7 @@ class Worker:
         self.objects = of(study).assembly(
             of(study), study, self.held, Path(), asked.run, shared=shared
         )
+        self.turn = asked.turn
         self.held, self.clients = None, self.objects.clients()
         tune()
 
@@ -762,7 +780,7 @@ class Worker:
             said.append(answered(client, tasks[each.task], own))
             memories.append(_memory(client))
         places = tuple((each.site, each.number) for each in calls)
-        return Answers(places, tuple(said), tuple(memories))
+        return Answers(self.turn, places, tuple(said), tuple(memories))
 
 
 def _study(text: str, beside: str | None) -> Study:

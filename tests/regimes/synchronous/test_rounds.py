@@ -257,6 +257,13 @@ def test_budget_exhaustion_ends_the_run_with_the_last_round_cut(tmp_path: Path) 
         assert "privacy budget" in (end.state.ended or "")
 
 
+def test_endless_delays_stay_finite(tmp_path: Path) -> None:
+    latency = Constant(typical=1e300, step=1e308, spread=50.0)
+    with world(tmp_path, latency=latency) as (simulation, start):
+        end = simulation.unpack(simulation.run(start, Watch()).pack())
+        assert 0 < end.time < 1e14
+
+
 @pytest.mark.parametrize("kind", ["constant", "exponential", "lognormal", "pareto"])
 def test_latencies_have_the_moments_they_name(kind: Any) -> None:
     model = LATENCIES.known()[kind].model_validate(

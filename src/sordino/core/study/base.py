@@ -257,7 +257,7 @@ class Latency(Section):
         trip = self.typical
         if not self.even:
             trip = self.checked(self.trip(entropy.at("latency", client, "round", round_number)))
-        return self.scale(entropy, client) * (trip + steps * self.step)
+        return min(self.scale(entropy, client) * (trip + steps * self.step), LONGEST)
 
     def tasks(self, entropy: Entropy, clients: int) -> Callable[[int, int], float]:
         """Seconds from the sending of a client's task, from 1, to its answer's arrival.
