@@ -20,7 +20,8 @@ from sordino.core import regimes as builder
 from sordino.core.effect import Arrived, Closed, Finish, Log, Send, Wake
 from sordino.core.kernel import Kernel
 from sordino.core.records import Round, Row
-from sordino.core.world import Absence, KernelSnapshot
+from sordino.core.world import Absence, ChargeRequest, KernelSnapshot
+from sordino.privacy import Budget
 from sordino.regimes.asynchronous.protocol import Asynchronous
 from sordino.regimes.synchronous.protocol import Synchronous
 from sordino.regimes.vertical.protocol import EventRules
@@ -201,6 +202,44 @@ def test_the_clock_the_order_of_equal_times_and_what_is_saved() -> None:
     first = saved[0]
     assert (first.flights, first.away, first.count) == (((3.0, 2, 1, 0, ""),), {2: 2}, 2)
     assert saved[-1].flights == ()
+
+
+def test_a_row_shows_the_highest_epsilon_of_what_was_booked_until_it() -> None:
+    """Of each unit up to its last entry, and no less than in the row before; what does not count
+    is not asked for.
+    """
+    rows: list[Any] = []
+    asked: list[Any] = []
+    world: Any = Scripted()
+    watch: Any = SimpleNamespace(row=rows.append, save=print, due=lambda *_: False)
+    world.kernel = kernel = Kernel(world, KernelSnapshot.initial(At()), watch)
+    one, other = Budget(1.0, 1e-5), Budget(2.0, 1e-5)
+    prices = {("a", 7): 0.25, ("b", 6): 0.125, ("a", 9): 0.0625}
+
+    def each(units: Any) -> Any:
+        asked.append([*units])
+        return [[unit] for unit in asked[-1]]
+
+    world.ledgers = SimpleNamespace(charge=lambda charges, budget: charges, each=each)
+    world.price = lambda unit, spent, budget: prices[spent]
+
+    def book(*booked: tuple[str, int, Any, Budget, bool]) -> None:
+        requests = []
+        for unit, seq, sites, budget, counts in booked:
+            charge: Any = SimpleNamespace(unit=unit, seq=seq)
+            requests.append(ChargeRequest(sites, charge, budget, counts))
+        kernel.book(requests)
+
+    book(("a", 7, (0, 2), one, True), ("a", 5, None, one, True), ("b", 6, (1,), other, True))
+    assert [permit.seq for permit in kernel.permits(0)] == [5, 7]
+    assert [permit.seq for permit in kernel.permits(1)] == [5, 6]
+    kernel.close(1, Tested(round=1))
+    book(("a", 9, (0,), one, True), ("c", 10, (0,), one, False))
+    kernel.close(2, Tested(round=2))
+    kernel.close(3, Tested(round=3))
+    assert asked == [[("a", 7), ("b", 6)], [("a", 9)]]
+    assert [row.epsilon for row in rows] == [0.25, 0.25, 0.25]
+    assert kernel._priced({"b": (6, other)}) == 0.125
 
 
 def test_a_task_that_rises_above_no_earlier_one_is_refused_and_a_run_without_any_is_over() -> None:
