@@ -25,8 +25,9 @@ from sordino.core.run import session
 from sordino.core.run.verify import verify
 from sordino.core.statements import assumptions
 from sordino.network.kit import Agreed
-from sordino.privacy import Gaussian, LedgerSession, NonPrivate, accountant, encode
+from sordino.privacy import Gaussian, LedgerSession, NonPrivate, accountant
 from sordino.privacy import chain as links
+from sordino.privacy.formats import NEWEST
 from sordino.privacy.records import Prices
 from sordino.regimes.asynchronous.study import TEMPLATE as ASYNCHRONOUS
 from sordino.regimes.synchronous.study import TEMPLATE as SYNCHRONOUS
@@ -235,10 +236,10 @@ def charged_by_its_name(path: Path, unit: str) -> None:
         seq, prev = max(
             db.execute("SELECT seq, digest FROM entries UNION SELECT seq, digest FROM notes")
         )
-        body = (seq + 1, unit, encode(Gaussian(0.5)), 1, "", "", 0, "charge/ab", prev)
-        db.execute(
-            "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*body, links.digest(body))
-        )
+        about: dict[str, Any] = {"unit": unit, "event": Gaussian(0.5), "key": "charge/ab"}
+        charge = links.Charge(**about, count=1, why="", method="", round=0)
+        row = NEWEST.write(charge, seq + 1, prev)
+        db.execute(f"INSERT INTO entries VALUES ({', '.join('?' * len(row))})", row)
     assert entry.unit == unit
 
 

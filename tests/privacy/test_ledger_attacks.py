@@ -61,12 +61,11 @@ def look(path: Path) -> None:
 def rehash(path: Path) -> None:
     """Write all digests anew, as a forger with time would."""
     db = sqlite3.connect(path)
-    rows = [("entries", 10, row) for row in db.execute("SELECT * FROM entries")] + [
-        ("notes", 6, row) for row in db.execute("SELECT * FROM notes")
-    ]
+    tables = ("entries", "notes")
+    rows = [(table, row) for table in tables for row in db.execute(f"SELECT * FROM {table}")]
     prev = NEWEST.start
-    for table, width, row in sorted(rows, key=lambda each: int(each[2][0])):
-        body = (*row[: width - 2], prev)
+    for table, row in sorted(rows, key=lambda each: int(each[1][0])):
+        body = (*row[:-2], prev)
         prev, before = chain.digest(body), prev
         db.execute(f"UPDATE {table} SET prev = ?, digest = ? WHERE seq = ?", (before, prev, row[0]))
     db.commit()

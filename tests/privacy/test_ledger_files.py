@@ -195,7 +195,7 @@ def test_who_does_not_see_what_others_charge_charges_no_more(
     and both could spend the last of a budget.
     """
     if alike == "another file":
-        monkeypatch.setattr(storage, "beside", lambda path: ())
+        monkeypatch.setattr(storage, "wal_files", lambda path: ())
     waits, go = os.pipe()
     if not (child := os.fork()):
         os.read(waits, 1)

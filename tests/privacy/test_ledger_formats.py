@@ -3,7 +3,8 @@
 ``tests/golden/ledgers`` holds files of small runs, and what the program that wrote each of them
 said about it: entries, digests, fingerprints, epsilons by Rényi accounting at delta 1e-5. Formats
 1a to 5 are those of :mod:`sordino.privacy.formats`. A later format adds files here; none is ever
-taken out or changed.
+taken out or changed. ``python tests/privacy/test_ledger_formats.py 6-sample-sealed LEDGER`` stores
+the ledger of a run that has ended, under a new name, with what the program says of it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import lzma
 import sqlite3
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from typer.testing import CliRunner
 
 from sordino.base.errors import LedgerError, ResumeError
 from sordino.cli import app
+from sordino.core.records import simple
 from sordino.core.run.verify import verdict_record, verify
 from sordino.privacy import (
     Budget,
@@ -36,7 +39,7 @@ from sordino.privacy import (
     storage,
 )
 from sordino.privacy import ledger as ledgers
-from sordino.privacy.chain import digest
+from sordino.privacy.chain import SHOWN_COLUMNS, digest
 from sordino.privacy.formats import Adjacency, LedgerFormat
 from sordino.privacy.records import Records, spendings, store
 
@@ -49,6 +52,19 @@ def unpacked(name: str, folder: Path) -> Path:
     path = folder / "ledger.sqlite"
     path.write_bytes(lzma.decompress((STORED / f"{name}.sqlite.xz").read_bytes()))
     return path
+
+
+def charges(ledger: Ledger) -> list[list[Any]]:
+    """All columns of each charge but the digest of the link before."""
+    rows = [(entry, {"event": encode(entry.event)}) for entry in ledger.entries()]
+    names = [name for name in ledger.format.names if name != "prev"]
+    return [[told.get(name, getattr(entry, name)) for name in names] for entry, told in rows]
+
+
+def notes(ledger: Ledger) -> list[str]:
+    """The digests of all notes but those of units."""
+    kinds = ("begin", "seal", "records")
+    return [note.digest for kind in kinds for note in ledger.notes(kind)]
 
 
 def test_every_stored_ledger_has_its_expectation() -> None:
@@ -64,18 +80,12 @@ def test_a_stored_ledger_reads_as_it_did(name: str, tmp_path: Path) -> None:
         assert ledger.units() == expected["units"]
         for unit, spent in spendings(ledger).items():  # the first formats have no tables of records
             assert spent[0] == ledger.spent(unit)
-        assert [
-            [e.seq, e.unit, encode(e.event), e.count, e.why, e.method, e.round, e.key, e.digest]
-            for e in ledger.entries()
-        ] == expected["charges"]
+        assert charges(ledger) == expected["charges"]
         for unit, epsilon in expected["epsilon"].items():
             found = ledger.epsilon(unit, 1e-5, "rdp")
-            assert found == pytest.approx(float("inf") if epsilon is None else epsilon, rel=1e-9)
+            assert found == pytest.approx(float("inf" if epsilon is None else epsilon), rel=1e-9)
         if "notes" in expected:
-            kinds = ("begin", "seal", "records")
-            assert [note.digest for kind in kinds for note in ledger.notes(kind)] == expected[
-                "notes"
-            ]
+            assert notes(ledger) == expected["notes"]
     verdict = verify(path)
     assert not verdict.problems
     assert verdict.ledgers[0].digest == expected["digest"]
@@ -127,7 +137,7 @@ def test_every_command_takes_ledgers_of_the_first_formats(name: str, tmp_path: P
     terms = ("--delta", "1e-5", "--accountant", "rdp")
     prices = command("ledger", "epsilon", tmp_path, *terms)["epsilon"]
     for unit, epsilon in expected["epsilon"].items():  # of records, what all runs come to
-        least = float("inf") if epsilon is None else epsilon
+        least = float("inf" if epsilon is None else epsilon)
         assert float(prices[unit]) >= least * (1 - 1e-9)
     before = path.read_bytes()
     if not name.startswith(EARLY):
@@ -251,24 +261,25 @@ def test_adjacency_is_a_code_in_every_format() -> None:
 class Placed(Charge):
     """A charge with one more field, of a later version."""
 
-    place: str
+    place: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedEntry(Entry):
     """The same, in the ledger."""
 
-    place: str
+    place: str = ""
 
 
 def test_a_new_field_is_a_new_format_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    old = unpacked("2d-own-sealed", tmp_path).rename(tmp_path / "old.sqlite")
     tables = dict(formats.NEWEST.tables)
     tables["entries"] = tables["entries"].replace("prev TEXT", "place TEXT NOT NULL, prev TEXT")
-    later = LedgerFormat(
-        {"format": "6", "adjacency": "?"}, digest(["6"]), tables, entry=PlacedEntry
-    )
+    number = str(int(formats.NEWEST.meta["format"]) + 1)
+    later = LedgerFormat({"format": number, "adjacency": "?"}, digest([number]), tables)
+    monkeypatch.setattr(formats, "Entry", PlacedEntry)
     monkeypatch.setattr(formats, "FORMATS", (*formats.FORMATS, later))
     for module in (storage, ledgers):
         monkeypatch.setattr(module, "NEWEST", later)
@@ -278,6 +289,10 @@ def test_a_new_field_is_a_new_format_and_nothing_else(
         names = ("unit", "event", "count", "why", "method", "round")
         placed = Placed(**dict(zip(names, about, strict=True)), key="a", place="Rome")  # type: ignore[arg-type]
         ledger.charge([placed], FREE)
+        unlike: Any
+        for unlike in (b"Oslo", 7):
+            with pytest.raises(LedgerError, match="place of a charge must be text"):
+                replace(placed, place=unlike)
         for other in (replace(placed, count=3), replace(placed, place="Oslo")):
             with pytest.raises(ResumeError, match="charged before as"):
                 ledger.charge([other], FREE)
@@ -289,13 +304,45 @@ def test_a_new_field_is_a_new_format_and_nothing_else(
             "Rome",
             "Rome",
         ]
+    with Ledger.open(old, readonly=True) as ledger:
+        assert ledger.verify().entries == EXPECTED["2d-own-sealed"]["entries"]
+        assert {entry.place for entry in ledger.entries() if isinstance(entry, PlacedEntry)} == {""}
     changed(path, "UPDATE entries SET place = 'Oslo'")
     with pytest.raises(LedgerError, match="was changed"), Ledger.open(path) as ledger:
         ledger.verify()
     monkeypatch.undo()
     for readonly in (True, False):
-        with pytest.raises(LedgerError, match="format 6, of a later version of this program"):
+        with pytest.raises(
+            LedgerError, match=f"format {number}, of a later version of this program"
+        ):
             Ledger.open(path, readonly=readonly)
-    old = unpacked("2d-own-sealed", tmp_path)
     with Ledger.open(old, readonly=True) as ledger:
         assert ledger.verify().entries == EXPECTED["2d-own-sealed"]["entries"]
+
+
+def test_what_is_shown_of_a_charge_are_columns_of_the_newest_format() -> None:
+    """A new column is named in ``SHOWN_COLUMNS``, or left out here with intent."""
+    assert {*formats.NEWEST.names} - {*SHOWN_COLUMNS} == {"prev"}
+
+
+def _store(name: str, path: Path) -> None:
+    """Store a ledger that nobody has open, with what this program says of it."""
+    with Ledger.open(path, readonly=True) as ledger:
+        verified, units = ledger.verify(), ledger.units()
+        found = {
+            "entries": verified.entries,
+            "digest": verified.digest,
+            "units": units,
+            "charges": charges(ledger),
+            "epsilon": {unit: ledger.epsilon(unit, 1e-5, "rdp") for unit in units},
+            "notes": notes(ledger),
+            "verdict": verdict_record(verify(path)),
+        }
+    (STORED / f"{name}.sqlite.xz").write_bytes(lzma.compress(path.read_bytes(), preset=9))
+    index = STORED / "expected.json"  # what stands there stays as it is
+    before, more = index.read_text().removesuffix("\n}\n"), json.dumps({name: simple(found)})
+    index.write_text(f"{before},\n{more[1:-1]}\n}}\n")
+
+
+if __name__ == "__main__":
+    _store(sys.argv[1], Path(sys.argv[2]))

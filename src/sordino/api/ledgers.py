@@ -26,9 +26,10 @@ from sordino.base.entropy import System
 from sordino.base.errors import DataError, LedgerError, StudyError
 from sordino.core.run.verify import places
 from sordino.mechanisms.gaussian import Gaussian as GaussianSum
+from sordino.privacy.chain import SHOWN_COLUMNS
+from sordino.privacy.event import History
 from sordino.privacy.parts import expected
 from sordino.privacy.rounding import epsilon_text
-from sordino.privacy.session import History
 
 if TYPE_CHECKING:
     import numpy as np
@@ -179,8 +180,7 @@ class Ledger(shown.Tabular):
 
     def to_polars(self) -> polars.DataFrame:
         """The charges, a row each."""
-        columns = ("seq", "unit", "round", "count", "event", "method", "why", "key", "digest")
-        rows = [{name: getattr(entry, name) for name in columns} for entry in self.entries()]
+        rows = [{name: getattr(entry, name) for name in SHOWN_COLUMNS} for entry in self.entries()]
         return shown.frame([row | {"event": privacy.encode(row["event"])} for row in rows])
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from sordino.cli import say
 from sordino.cli.run import AsJson
 
 if TYPE_CHECKING:
-    from sordino.core.run.verify import Kept, Terms, Verdict
+    from sordino.core.run.verify import EpsilonTerms, Verdict, VerifiedLedger
 
 app = typer.Typer(help="Show, verify and price the releases in a ledger.", no_args_is_help=True)
 Run = Annotated[
@@ -46,8 +46,10 @@ def show(
     from sordino.api.ledgers import event_text
     from sordino.core.run.verify import entry_record, places
     from sordino.privacy import Ledger
+    from sordino.privacy.chain import SHOWN_COLUMNS
     from sordino.privacy.records import open_runs  # arrays take a while to import
 
+    columns = [name for name in SHOWN_COLUMNS if name not in ("method", "why", "key")]
     entries, known = list[dict[str, object]](), set[str]()
     for path in places(run):
         with Ledger.open(path, readonly=True, seconds=seconds) as ledger:
@@ -59,22 +61,14 @@ def show(
         if as_json:
             entries += [entry_record(entry) for _, entry in pairs]
             continue
-        rows = [
-            [
-                str(e.seq),
-                _named(e.unit, labels.get(e.unit)),
-                str(e.round),
-                str(e.count),
-                _short(event_text(e.event)),
-                _short(e.digest[:12]),
-            ]
-            for _, e in pairs
-        ]
-        say.table(
-            f"{path}: {len(rows)} of {pairs[-1][0] if pairs else 0} charges",
-            ["seq", "unit", "round", "times", "event", "digest"],
-            rows,
-        )
+        rows = []
+        for _, e in pairs:
+            cells = {name: getattr(e, name) for name in columns}
+            cells |= {"event": event_text(e.event), "digest": e.digest[:12]}
+            cells = {name: _short(str(cell)) for name, cell in cells.items()}
+            rows.append([*(cells | {"unit": _named(e.unit, labels.get(e.unit))}).values()])
+        head = ["times" if name == "count" else name for name in columns]
+        say.table(f"{path}: {len(rows)} of {pairs[-1][0] if pairs else 0} charges", head, rows)
         for name in map(_short, held):
             say.result(
                 f"Run {name} has not ended, and its promise limits other runs over its records. If "
@@ -173,7 +167,7 @@ def _show_verdict(verdict: Verdict) -> None:
         )
 
 
-def _units(ledger: Kept, terms: Terms) -> None:
+def _units(ledger: VerifiedLedger, terms: EpsilonTerms) -> None:
     rows = [[_named(unit.name, unit.label), say.bound(unit.epsilon)] for unit in ledger.units]
     say.table(f"epsilon at delta {terms.delta:g} ({terms.accountant})", ["unit", "epsilon"], rows)
 

@@ -180,7 +180,7 @@ def _apart(spent: Spent) -> Iterator[tuple[Event, int]]:
                 yield event, count
 
 
-Price = Callable[[Steps, float], float]
+Arithmetic = Callable[[Steps, float], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +189,9 @@ class _Named:
 
     name: str
     bound: str
-    fine: Price
-    deltas: Price
-    rough: Price | None = None
+    fine: Arithmetic
+    deltas: Arithmetic
+    rough: Arithmetic | None = None
     order: float | None = None
 
     def epsilon(self, spent: Spent, delta: float, *, quick: bool = False) -> float:
@@ -229,7 +229,7 @@ def _parts(steps: Steps) -> tuple[float, Steps]:
     )
 
 
-def _or_basic(price: Price) -> Price:
+def _or_basic(price: Arithmetic) -> Arithmetic:
     """The price, or that of the other steps and what the pure ones come to, where that is less."""
 
     def at_most(steps: Steps, delta: float) -> float:
@@ -240,7 +240,7 @@ def _or_basic(price: Price) -> Price:
     return lru_cache(maxsize=65536)(at_most)
 
 
-def _or_basic_delta(deltas: Price) -> Price:
+def _or_basic_delta(deltas: Arithmetic) -> Arithmetic:
     """The same for delta at an epsilon."""
 
     def at_most(steps: Steps, epsilon: float) -> float:

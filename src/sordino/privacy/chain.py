@@ -58,9 +58,9 @@ Head = tuple[int, str]
 Units = dict[str, tuple[str, str | None]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Charged:
-    """A release.
+    """A release. A new field, which older formats lack, has a default; it is a text or a number.
 
     Attributes:
         unit: whose data.
@@ -88,20 +88,26 @@ class Charge(_Charged):
     def __post_init__(self) -> None:
         # SQLite keeps numpy's integers as bytes, which add up to next to nothing, and True and 2.0
         # as integers, which hash otherwise: what is kept must be what was hashed.
-        object.__setattr__(self, "count", _whole("count", self.count))
-        object.__setattr__(self, "round", _whole("round", self.round))
+        for field in fields(self):
+            if field.name != "event":
+                check = _whole if field.type in {"int", int} else _text
+                object.__setattr__(self, field.name, check(field.name, getattr(self, field.name)))
         decode(encode(self.event))  # what nobody could read again is not written
-        for name in ("unit", "why", "method", "key"):
-            object.__setattr__(self, name, _text(name, getattr(self, name)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry(_Charged):
     """A charge in the ledger."""
 
     seq: int
     prev: str
     digest: str
+
+
+SHOWN_COLUMNS = ("seq", "unit", "round", "count", "event", "method", "why", "key", "digest")
+"""Columns of an entry in tables, in this order: ``so.Ledger.to_polars`` has all of them, ``sordino
+ledger show`` all but three. Its JSON has those of the newest format, but for three.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,6 +258,8 @@ Event = (
     | NonPrivate
     | Nothing
 )
+History = tuple[tuple[Event, int], ...]
+"""Events, and how often each was charged."""
 
 
 def _as_float(event: _Fact, field: str) -> None:

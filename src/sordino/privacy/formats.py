@@ -16,8 +16,9 @@ the tables and the first digest of its own, and one more stored ledger for the t
 ========  =====================================================================================
 
 Rows of ``entries`` and fields of :class:`~sordino.privacy.chain.Entry` have the same names, and a
-format says in its SQL which of them there are: a new field is named there, and in ``Charge`` and
-its checks and in ``Entry`` (:mod:`sordino.privacy.chain`). One that may be absent is "" then.
+format says in its SQL which of them there are. A new field is named there, in the base of
+``Charge`` and ``Entry`` with a default, in ``SHOWN_COLUMNS`` (:mod:`sordino.privacy.chain`), and
+in ``NOT_COMPARED`` (:mod:`sordino.privacy.ledger`) if it may differ when a charge is booked again.
 
 Tables are compared by what SQLite says of them, and by the words of their SQL, with those of a new
 file of the format. So spaces and lines may differ, and nothing that computes, replaces or compares
@@ -94,7 +95,6 @@ class LedgerFormat:
         outer: adjacency of samples and clients. Of labels, parties and entities of events it is to
             replace one.
         charged: whether this version adds charges to ledgers of this format.
-        entry: a charge in such a ledger; it has a field for each column of ``entries``.
     """
 
     meta: Mapping[str, str]
@@ -102,7 +102,6 @@ class LedgerFormat:
     tables: Mapping[str, str]
     outer: Adjacency = Adjacency.ZERO_OUT
     charged: bool = True
-    entry: type[Entry] = Entry
 
     def read(self, row: Row) -> Entry:
         """Return the charge in a row of ``entries``.
@@ -111,7 +110,7 @@ class LedgerFormat:
             LedgerError: if its event is none that this version knows.
         """
         fields = dict(zip(self.names, row, strict=True))
-        return self.entry(**fields | {"event": _decoded(fields["event"])})
+        return Entry(**fields | {"event": _decoded(fields["event"])})
 
     def write(self, charge: Charge, seq: int, prev: str) -> Row:
         """Return the row of ``entries`` for a charge, with its digest."""

@@ -9,7 +9,9 @@ cannot both spend the last of it. It returns permits (:mod:`sordino.privacy.perm
 released without one.
 
 A charge has a key. Charging the same key again with the same content adds nothing: a resumed
-simulation replays the very same release. With other content it is refused.
+simulation replays the very same release. With other content it is refused: all columns are
+compared but those of :data:`NOT_COMPARED`. So a new column must stay the same while a run is
+resumed, or be named there.
 
 A file is read along its chain: a link that does not fit is an error, never a smaller sum. Queries
 change nothing. Other processes may write the file meanwhile: every question first looks what they
@@ -62,6 +64,9 @@ from sordino.privacy.storage import SECONDS, Clock, LedgerExists, ledger_errors
 
 BATCH = 64  # links read at once; a hostile one has megabytes
 
+NOT_COMPARED = ("seq", "why", "key", "prev", "digest")
+"""When a charge is found by its key: words of ``why`` may change with versions, and the release is
+the same."""
 _LOWEST = -(2**63)
 
 ByUnit = Mapping[str, str]
@@ -89,7 +94,7 @@ class Ledger:
         self._place: storage.Place | None = None
         self._last: Head = (0, form.start)  # that stood in the file when it was charged last
         self._stamp: tuple[int, int] | None = None  # of the file, then
-        self._beside: tuple[int, ...] = ()  # the files beside it, when it was opened
+        self._wal_files: tuple[int, ...] = ()  # the files beside it, when it was opened
         self._walk = self._new_walk()
 
     @classmethod
@@ -110,7 +115,7 @@ class Ledger:
         if not readonly:
             with closed_if_refused(found):
                 _refuse_forked(place)
-            found._place, found._beside = place, storage.beside(path)
+            found._place, found._wal_files = place, storage.wal_files(path)
             _CHARGED.add(found)
         return found
 
@@ -121,7 +126,7 @@ class Ledger:
             self._place = storage.Place.of(path)
             self.connection, self.format = storage.connect(path, clock=None)
         self.path, self._version, self._walk = path, None, self._new_walk()
-        self._stamp, self._beside = None, storage.beside(path)
+        self._stamp, self._wal_files = None, storage.wal_files(path)
 
     def noted(self, kind: str, name: str) -> Note | None:
         """The note of this kind and name, if there is one."""
@@ -598,8 +603,7 @@ class Ledger:
         if not rows:
             return None
         (found,) = rows
-        # The words of "why" may change between versions without making it another release.
-        compared = [name not in ("seq", "why", "key", "prev", "digest") for name in names]
+        compared = [name not in NOT_COMPARED for name in names]
         before, content = (
             tuple(compress(row, compared)) for row in (found, self.format.write(charge, 0, ""))
         )
@@ -625,7 +629,7 @@ class Ledger:
         """
         if self._place is not None and not self._place.stands():
             what = "its file was moved, removed, or replaced by another one"
-        elif self._place is not None and storage.beside(self._place.path) != self._beside:
+        elif self._place is not None and storage.wal_files(self._place.path) != self._wal_files:
             raise storage.unseen(self.path)
         elif not self._stands(self._last):
             what = f"its entry {self._last[0]} has gone: it is an older copy"
@@ -665,7 +669,7 @@ class Ledger:
                 yield self.connection
                 self.connection.execute("COMMIT")
                 self._last = self._walk.head
-                storage.settle(self.connection)
+                storage.checkpoint_wal(self.connection)
                 self._refuse_replaced()  # before anybody has a permit
                 self._stamp = None if self._place is None else self._place.stamp
             except BaseException:

@@ -55,6 +55,7 @@ from sordino.privacy.event import (
     LARGEST_MEAN,
     Event,
     Grouped,
+    History,
     NegativeBinomial,
     Poisson,
     Selected,
@@ -70,8 +71,6 @@ _SUMMED = 1 << 16  # terms of a group's factor that are added up one by one
 _PROFILE = 24  # points of the base's profile that T is made of
 _LOOKED_AT, _FARTHEST = 1e-6, 50.0  # a delta of the base; these epsilons are looked at up to it
 _MARGIN = 1e-9  # relative, for rounding in L
-
-History = tuple[tuple[Event, int], ...]
 
 
 def _by_size(history: History) -> dict[int, list[tuple[Event, int]]]:

@@ -26,6 +26,7 @@ from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
 from sordino.privacy.chain import BEGIN, DATA, OTHERS, PLANNED, PROMISED, ROWS, SEAL, Charge, Head
 from sordino.privacy.event import Event, encode
+from sordino.privacy.event import History as History
 from sordino.privacy.ledger import Ledger, closed_if_refused
 from sordino.privacy.permit import Permit
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 NAME = "ledger.sqlite"
 PLAN = "plan"
 """The run that a plan begins in a copy of a ledger."""
-History = tuple[tuple[Event, int], ...]
 
 
 class _UndoneError(Exception):

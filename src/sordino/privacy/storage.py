@@ -137,7 +137,7 @@ def refuse_hidden(db: sqlite3.Connection, path: Path, form: LedgerFormat) -> Non
     raise unseen(path)
 
 
-def beside(path: Path) -> tuple[int, ...]:
+def wal_files(path: Path) -> tuple[int, ...]:
     """Which files SQLite's log and index beside a ledger are: by them processes know of each other.
     Nobody removes them while one has the ledger open.
     """
@@ -251,7 +251,7 @@ MOMENT = 200
 """Milliseconds that a charge waits for readers of an old state."""
 
 
-def settle(db: sqlite3.Connection) -> None:
+def checkpoint_wal(db: sqlite3.Connection) -> None:
     """Bring what was committed from the log into the file: after a kill, whoever moves the file may
     leave the log behind. Who reads an old state for longer than a moment is not waited for.
     """

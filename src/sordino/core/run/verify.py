@@ -43,8 +43,10 @@ from sordino.core.run.folder import (
     table_in,
 )
 from sordino.data.sets import is_ours
-from sordino.privacy import Entry, Event, Ledger, accountant, encode
+from sordino.privacy import Entry, Ledger, accountant, encode
 from sordino.privacy.chain import BEGIN, OTHERS, PROMISED, RECORDS, ROWS, SEAL, Note
+from sordino.privacy.event import History
+from sordino.privacy.formats import NEWEST
 from sordino.privacy.records import Prices, outside, spendings
 from sordino.privacy.rounding import epsilon_text
 from sordino.privacy.session import refuse_closed
@@ -56,7 +58,6 @@ FORMAT = 1
 """Of what ``sordino ledger`` writes for machines."""
 
 Row = dict[str, Any]
-Spent = tuple[tuple[Event, int], ...]
 Opened = tuple[Ledger, Note, Note | None]
 """A ledger that is whole, the beginning of the run, and its seal."""
 
@@ -68,7 +69,7 @@ class _Numbered(Frozen):
     round: Count = 0
 
 
-class Terms(Frozen):
+class EpsilonTerms(Frozen):
     """The meaning of an epsilon: at which delta, by which accountant."""
 
     delta: float
@@ -86,13 +87,13 @@ class Unit(Frozen):
     epsilon: float | None
 
 
-class Kept(Frozen):
+class VerifiedLedger(Frozen):
     """A ledger whose chain is whole."""
 
     path: Path
     entries: int
     digest: str
-    terms: Terms | None
+    terms: EpsilonTerms | None
     units: tuple[Unit, ...]
 
 
@@ -109,11 +110,11 @@ class Verdict(msgspec.Struct):
         sealed: whether a run had ended and was sealed; None of ledgers alone.
     """
 
-    ledgers: list[Kept] = []
+    ledgers: list[VerifiedLedger] = []
     problems: list[str] = []
     remarks: list[str] = []
     epsilon: float | None = None
-    terms: Terms | None = None
+    terms: EpsilonTerms | None = None
     sealed: bool | None = None
 
 
@@ -152,7 +153,7 @@ def verify(path: Path, *, digest: str | None = None, seconds: float = SECONDS) -
 
 def priced(
     path: Path, delta: float | None, name: str | None, seconds: float = SECONDS
-) -> list[Kept]:
+) -> list[VerifiedLedger]:
     """Every unit of the ledgers at a path, at another delta or by another accountant if given.
 
     Raises:
@@ -168,9 +169,9 @@ def priced(
                 raise StudyError(
                     f"{file}: give --delta: no run that states one began in this ledger"
                 )
-            own = Terms(delta or 0.0, "pld") if terms is None else terms
+            own = EpsilonTerms(delta or 0.0, "pld") if terms is None else terms
             by = own.accountant if name is None else ledger.chosen_by(name)
-            check.walk(ledger, Terms(delta or own.delta, by))
+            check.walk(ledger, EpsilonTerms(delta or own.delta, by))
     return check.verdict.ledgers
 
 
@@ -215,7 +216,7 @@ def _knows(path: Path, run: str) -> bool:
         return False
 
 
-def _terms_of(note: Note) -> tuple[Row, Terms]:
+def _terms_of(note: Note) -> tuple[Row, EpsilonTerms]:
     """The study that a run began with, and the terms of its promise.
 
     Raises:
@@ -226,7 +227,7 @@ def _terms_of(note: Note) -> tuple[Row, Terms]:
         study = toml_of(str(note.facts["study"]))
         privacy = study["privacy"]
         delta = float(privacy.get("delta", 1e-5))
-        found = Terms(delta, accountant(str(privacy["accountant"])).name)
+        found = EpsilonTerms(delta, accountant(str(privacy["accountant"])).name)
         if not 0.0 < delta < 1.0:
             raise ValueError(f"delta = {delta}")
     return study, found
@@ -247,7 +248,7 @@ class _Verification:
         """Seconds that are left."""
         return max(0.01, self.clock.left())
 
-    def price(self, ledger: Ledger, unit: str, terms: Terms, history: Spent) -> float:
+    def price(self, ledger: Ledger, unit: str, terms: EpsilonTerms, history: History) -> float:
         """A history's epsilon; equal ones are priced once."""
         with ledger_errors(ledger.path, self.clock):
             self.clock.check()
@@ -265,7 +266,7 @@ class _Verification:
         except SordinoError as error:
             self.problems.append(_at_place(path, error))
 
-    def walk(self, ledger: Ledger, terms: Terms | None = None) -> None:
+    def walk(self, ledger: Ledger, terms: EpsilonTerms | None = None) -> None:
         """Walk a ledger that is open, and price all its units.
 
         Raises:
@@ -282,8 +283,8 @@ class _Verification:
         labels |= ledger.labels()
         names = [*ledger.units()]  # before what they have spent: others may add some meanwhile
         # with what runs could still have spent on units, where they chose how much it is
-        booked: Mapping[str, Sequence[Spent]] = {}
-        whole: Mapping[str, Sequence[Spent]] = {}
+        booked: Mapping[str, Sequence[History]] = {}
+        whole: Mapping[str, Sequence[History]] = {}
         if terms is not None:
             what = f"{ledger.path}: what its records have spent, or could still have spent"
             with readable(what, LedgerError), ledger_errors(ledger.path, self.clock):
@@ -302,7 +303,9 @@ class _Verification:
 
         self.reserved |= bool(whole)
         priced = tuple(Unit(unit, labels.get(unit), most_of(unit)) for unit in names)
-        self.verdict.ledgers.append(Kept(ledger.path, found.entries, found.digest, terms, priced))
+        self.verdict.ledgers.append(
+            VerifiedLedger(ledger.path, found.entries, found.digest, terms, priced)
+        )
         with ledger_errors(ledger.path, self.clock):
             if not ledger.notes(RECORDS):
                 return
@@ -417,7 +420,7 @@ class _Verification:
         self.problems += [each.against_ledger for each in found if each.key not in said]
 
     def spent(
-        self, opened: list[Opened], terms: Terms, *, local: bool
+        self, opened: list[Opened], terms: EpsilonTerms, *, local: bool
     ) -> Iterator[tuple[str, float]]:
         """Each promised unit's epsilon: what its records have spent in all sets; in a ledger of
         the data, to which others add, that of its own entries up to the seal.
@@ -587,7 +590,7 @@ def _sealed(begin: Row, seal: Row) -> list[tuple[str, Any, float]]:
     return [(one, units[one], _number(spent)) for one, spent in zip(clients, each, strict=True)]
 
 
-def _stated(ledger: Ledger, terms: Terms) -> dict[str, float]:
+def _stated(ledger: Ledger, terms: EpsilonTerms) -> dict[str, float]:
     """Return the most that runs with these terms had spent on each unit when they were sealed.
 
     Where two clients with different epsilons hold a record, their run counts what both released;
@@ -651,15 +654,9 @@ def _at_place(path: Path, error: Exception) -> str:
 
 def entry_record(entry: Entry) -> Row:
     """Return a charge as it stands in the ledger, its event as the object that its text is."""
-    return {
-        "seq": entry.seq,
-        "unit": entry.unit,
-        "event": json_of(encode(entry.event)),
-        "count": entry.count,
-        "why": entry.why,
-        "round": entry.round,
-        "digest": entry.digest,
-    }
+    names = (name for name in NEWEST.names if name not in ("method", "key", "prev"))
+    row = {name: getattr(entry, name) for name in names}
+    return row | {"event": json_of(encode(entry.event))}
 
 
 def verdict_record(verdict: Verdict) -> Row:
@@ -684,7 +681,7 @@ def verdict_record(verdict: Verdict) -> Row:
     }
 
 
-def prices_record(terms: Terms, ledgers: Sequence[Kept]) -> Row:
+def prices_record(terms: EpsilonTerms, ledgers: Sequence[VerifiedLedger]) -> Row:
     """Return what each unit has spent, at one delta and by one accountant."""
     return {
         "format": FORMAT,

@@ -53,6 +53,7 @@ from sordino.privacy.event import (
     Event,
     Gaussian,
     Grouped,
+    History,
     NonPrivate,
     Nothing,
     PoissonSampled,
@@ -75,7 +76,6 @@ ELSEWHERE = NonPrivate(
 )
 
 Counts = Mapping[Column, int]
-Spent = tuple[tuple[Event, int], ...]
 
 
 def _inside(event: Event, change: Callable[[Event], Event]) -> Event:
@@ -199,7 +199,7 @@ def _sampled(event: Event) -> bool:
             return False
 
 
-def translated(counts: Counts, kind: str) -> Spent:
+def translated(counts: Counts, kind: str) -> History:
     """A history as it bounds one unit of ``kind``: equal histories give equal answers.
 
     Labels that were told say nothing about a whole row, for the same run books the row under
@@ -229,7 +229,7 @@ def _translated(event: Event, size: int, booked: str, kind: str) -> Event | None
     raise ValueError(f"no history of {booked!r} bounds {kind!r}")
 
 
-def of_client(own: Spent, others: Iterable[Counts]) -> Spent:
+def of_client(own: History, others: Iterable[Counts]) -> History:
     """The history of a client: what was booked for it; without a bound if its records were in other
     releases besides. ``others`` are their histories.
     """

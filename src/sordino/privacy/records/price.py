@@ -29,7 +29,7 @@ from sordino.base.errors import BudgetExceeded, HeldBack, LedgerError
 from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
 from sordino.privacy.chain import BEGIN, OUTSIDE, PROMISED, RECORDS, Entry
-from sordino.privacy.event import Event, NonPrivate, encode
+from sordino.privacy.event import Event, History, NonPrivate, encode
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import store
 from sordino.privacy.records.classes import (
@@ -44,15 +44,7 @@ from sordino.privacy.records.classes import (
     maximal,
     of_groups,
 )
-from sordino.privacy.records.group import (
-    CLIENT,
-    Spent,
-    bare,
-    composed,
-    of_client,
-    together,
-    translated,
-)
+from sordino.privacy.records.group import CLIENT, bare, composed, of_client, together, translated
 from sordino.privacy.records.store import Set
 from sordino.privacy.reserve import reserve
 
@@ -314,7 +306,7 @@ class Prices:
                 whole = maximal([one + other for one in before for other in now], len(before))
                 self._ask(budget, name, [translated(each, kind) for each in whole])
 
-    def _ask(self, budget: Budget, name: str, histories: Sequence[Spent]) -> None:
+    def _ask(self, budget: Budget, name: str, histories: Sequence[History]) -> None:
         for spent in histories:
             try:
                 budget.admit(name, spent)
@@ -323,7 +315,7 @@ class Prices:
                     raise BudgetExceeded(f"{name}: {blame}") from refusal
                 raise
 
-    def histories(self, asked: Iterable[tuple[str, int | None]]) -> Iterator[tuple[Spent, ...]]:
+    def histories(self, asked: Iterable[tuple[str, int | None]]) -> Iterator[tuple[History, ...]]:
         """Bounds of the records of each set: up to :data:`SHOWN` histories, to an entry if one is
         given; of one that is closed, as where a run was ended while its process goes on, to the
         last entry. All are of the file as it is when the first is asked for.
@@ -332,7 +324,7 @@ class Prices:
         for unit, until in asked:
             if (number := tables.numbers.get(unit)) is not None:
                 yield self._bounds(number, until)
-            elif tables.version and unit in store.alike(self.ledger.connection, unit):
+            elif tables.version and unit in store.same_members(self.ledger.connection, unit):
                 yield tuple(bounds(self.ledger)[unit])
             else:
                 yield (self.ledger.seen(unit, until),)
@@ -376,7 +368,7 @@ class Prices:
         events: Mapping[str, Sequence[Event]],
         budgets: Mapping[str, Budget],
         seen: Seen,
-        steps: Callable[[Budget, Event, Spent], int | None],
+        steps: Callable[[Budget, Event, History], int | None],
         *,
         promised: bool,
     ) -> int | None:
@@ -425,7 +417,7 @@ class Prices:
             for sets in held
         )
 
-    def blame(self, spent: Spent) -> str | None:
+    def blame(self, spent: History) -> str | None:
         """Which release it is that a history has no bound for; None where it has one."""
         for event, _ in spent:
             if math.isfinite(accountant("rdp").epsilon([(event, 1)], 1e-5)):
@@ -445,7 +437,7 @@ class Prices:
 
     def _bounds(
         self, number: int, until: int | None = None, seen: Seen | None = None
-    ) -> tuple[Spent, ...]:
+    ) -> tuple[History, ...]:
         """Histories of a set's records; of a client one: its own, and what its records were in."""
         tables, one = self._tables, self._tables.sets[number]
         rest = tables.rest if until is None else {}
@@ -536,12 +528,14 @@ def fewer(ways: dict[tuple[Group, ...], list[T]]) -> dict[tuple[Group, ...], lis
     return found
 
 
-def own_of(ledger: Ledger, unit: str, until: int | None = None, rest: Rest | None = None) -> Spent:
+def own_of(
+    ledger: Ledger, unit: str, until: int | None = None, rest: Rest | None = None
+) -> History:
     """Return what a client of these members was charged, by any run, and the ``rest``.
 
     Of several in one run each has its own charges in this run, and may be any of them in others.
     """
-    alike = store.alike(ledger.connection, unit)
+    alike = store.same_members(ledger.connection, unit)
     more = sum(((rest or {}).get(each, Counter()) for each in alike), Counter[Event]())
     if not any(store.is_nth(each) for each in alike):
         found = sum((_spent(ledger, each, until) for each in alike), more)
@@ -562,7 +556,7 @@ def own_of(ledger: Ledger, unit: str, until: int | None = None, rest: Rest | Non
 
 def spendings(
     ledger: Ledger, late: Callable[[], None] = lambda: None, rest: Rest | None = None
-) -> dict[str, tuple[Spent, ...]]:
+) -> dict[str, tuple[History, ...]]:
     """Of every unit what it was charged itself, and of sets the histories that cover their records
     (:func:`bounds`); with the ``rest`` (:meth:`Prices.rest`).
     """
@@ -575,7 +569,7 @@ def spendings(
 
 def bounds(
     ledger: Ledger, late: Callable[[], None] = lambda: None, rest: Rest | None = None
-) -> dict[str, tuple[Spent, ...]]:
+) -> dict[str, tuple[History, ...]]:
     """Of every set, open or closed, histories that cover all that its records were ever in, and the
     ``rest``.
 
@@ -598,7 +592,7 @@ def bounds(
         for one, size in zip(*store.classes(db), strict=True)
         if size or (unsaid and (one.sets or one.frozen))
     ]
-    alike: dict[tuple[str, int | None, Spent, Spent], tuple[Spent, ...]] = {}
+    alike: dict[tuple[str, int | None, History, History], tuple[History, ...]] = {}
     found = {}
     for one in sets.values():
         spent = ledger.spent(one.unit)
@@ -646,7 +640,7 @@ def counted_until(ledger: Ledger) -> int:
     return int(notes[-1].facts.get(OUTSIDE, 0)) if notes else 0
 
 
-def contains(counts: Counts, kind: str, own: Spent) -> bool:
+def contains(counts: Counts, kind: str, own: History) -> bool:
     """Tell whether a history has all of a set's charges, for several rows of a person in
     columns."""
     booked = Counter[Event]()
@@ -657,8 +651,8 @@ def contains(counts: Counts, kind: str, own: Spent) -> bool:
 
 
 def bound(
-    kind: str, own: Spent, among: Sequence[Counts], at_most: int = SHOWN
-) -> tuple[Spent, ...]:
+    kind: str, own: History, among: Sequence[Counts], at_most: int = SHOWN
+) -> tuple[History, ...]:
     """Return histories that bound records of this kind, which have those in ``among``."""
     if kind == CLIENT:
         return (of_client(own, among),)

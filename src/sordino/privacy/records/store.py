@@ -237,7 +237,7 @@ def of_run(name: str, run: str) -> str:
     return f"{name} {run}"
 
 
-def alike(db: sqlite3.Connection, unit: str) -> list[str]:
+def same_members(db: sqlite3.Connection, unit: str) -> list[str]:
     """The names of all sets with the members of this one; runs at once have one each."""
     base = " ".join(unit.split(" ")[:2])  # kind and digest
     found = db.execute(
