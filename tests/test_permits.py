@@ -27,7 +27,7 @@ from cases import CLIENT, METHODS, MORE, SAMPLE, Case, study_of
 from permitted import permit
 from sordino.base.errors import LocalProtocolError
 from sordino.base.message import Train
-from sordino.clients.simulation import Simulation
+from sordino.clients.world import HorizontalWorld
 from sordino.core import regimes as builder
 from sordino.core.kernel import Kernel
 from sordino.core.prepared import UNIT, PaidEvaluation
@@ -45,12 +45,7 @@ from sordino.privacy import (
 )
 from sordino.privacy.permit import unpacked
 from sordino.regimes.asynchronous import assemble
-from sordino.regimes.asynchronous.assemble import (
-    BlockSimulation,
-    LiteralEdge,
-    PlainEdge,
-    PrivateEdge,
-)
+from sordino.regimes.asynchronous.assemble import BlockWorld, LiteralEdge, PlainEdge, PrivateEdge
 from sordino.regimes.synchronous import aggregate
 from sordino.regimes.synchronous.aggregate import PrivateSum, SharedSum
 from sordino.regimes.vertical.halves import Engine, Party
@@ -221,8 +216,8 @@ def named(left: Left, ledgers: LedgerSession) -> Left:
 def horizontal(spies: Spies, world: Any, end: Any) -> None:
     """Rounds and arrivals."""
     left, booked = named(spies.left, world.ledgers), held(world.ledgers)
-    assert isinstance(world, Simulation)
-    if not isinstance(world, BlockSimulation):
+    assert isinstance(world, HorizontalWorld)
+    if not isinstance(world, BlockWorld):
         unanswered: Left = Counter()
         for (site, number), open_ in spies.asked.items():
             if open_ > 0 and not world.charges_everybody:
@@ -492,7 +487,7 @@ def test_a_permit_covers_just_what_was_booked() -> None:
         covers_round("client:1", [one], [(event, 2)], 5)
     with pytest.raises(LocalProtocolError, match="the work of client:1 would release"):
         covers_one("client:1", block, event, 7)
-    both = Allowance([one, block], times=6)
+    both = Allowance([one, block], releases=6)
     both.covers("client:0", event)
     for unit, what, times in (
         ("client:0", event, 7),

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 
 from federations import Federation, digest, study_of
 from memory import Killed, MemoryLine, Net
-from sordino.base.entropy import History
+from sordino.base.entropy import Transcript
 from sordino.base.errors import ResumeError
 from sordino.clients.network import divided
 from sordino.clients.regime import of
@@ -139,7 +139,7 @@ class Again:
 
     large = False
 
-    def __init__(self, inputs: Sequence[Input], history: History | None) -> None:
+    def __init__(self, inputs: Sequence[Input], history: Transcript | None) -> None:
         self._inputs, self.history = list(inputs), history
 
     def after(self, count: int) -> list[Input]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sordino.base.entropy import History
+from sordino.base.entropy import Transcript
 from sordino.base.errors import ResumeError
 from sordino.network import storage
 from sordino.network.storage import JOURNAL as NAME
@@ -71,7 +71,7 @@ def test_a_journal_of_which_nothing_can_be_read_begins_another_history(
         else:
             (tmp_path / NAME).write_bytes(content)
         for _ in range(2):
-            history = History()
+            history = Transcript()
             journal = Journal(tmp_path, history=history, lost=lambda: lost.append(1))
             journal.enter(journal.before(0))
             journal.close()
@@ -85,7 +85,7 @@ def test_a_journal_of_which_nothing_can_be_read_begins_another_history(
 def test_a_kill_leads_to_the_same_history(tmp_path: Path) -> None:
     digests = []
     for life in range(4):
-        with closing(Journal(tmp_path, history=History())) as journal:
+        with closing(Journal(tmp_path, history=Transcript())) as journal:
             assert journal.history is not None
             journal.enter(journal.before(0 if life < 3 else 2))
             if life == 0:

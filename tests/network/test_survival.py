@@ -21,7 +21,7 @@ from federations import study_of
 from lives import FAULTS, FROZE, KILLED, RESTORED, TERMINATED, Faults, Nursery, Relay
 from memory import Net
 from mosquitto import NEEDED
-from sordino.base.entropy import History
+from sordino.base.entropy import Transcript
 from sordino.core import study as studies
 from sordino.core.records import known
 from sordino.core.run import reading
@@ -199,7 +199,7 @@ class Again:
     large = False
 
     def __init__(
-        self, inputs: list[Input], history: History | None, began: Sequence[Input]
+        self, inputs: list[Input], history: Transcript | None, began: Sequence[Input]
     ) -> None:
         self._inputs, self.history = inputs, history
         if history is not None and began:

@@ -32,7 +32,7 @@ from sordino.privacy.records import open_runs
 from sordino.tune import grid, private
 from sordino.tune.grid import candidates
 from sordino.tune.grid import tuned as chosen
-from sordino.tune.private import Price, measured, price
+from sordino.tune.private import Tuning, measured, price
 from sordino.tune.public import Scored, best, book, moved
 from sordino.tune.rules import ruled
 
@@ -67,7 +67,7 @@ def written(at: Path, data: str = 'name = "digits"', entropy: str = "system") ->
     return path
 
 
-def priced(at: Path, *changes: str, law: str = "geometric", mean: float | None = 3.0) -> Price:
+def priced(at: Path, *changes: str, law: str = "geometric", mean: float | None = 3.0) -> Tuning:
     return price(candidates(written(at), changes, [RATES]), [RATES], law, mean)
 
 
@@ -295,7 +295,7 @@ def booked(folder: Path) -> dict[str, list[Any]]:
 
 
 def tuned(
-    at: Path, found: Price, monkeypatch: pytest.MonkeyPatch, trials: int
+    at: Path, found: Tuning, monkeypatch: pytest.MonkeyPatch, trials: int
 ) -> private.TuningNote:
     monkeypatch.setattr(private, "drawn", lambda *_: trials)
     return private.tune(found, read(at), at / "out", lambda _: None)

@@ -42,8 +42,8 @@ from sordino.clients import regime as horizontal
 from sordino.clients.assemble import loss_of, model
 from sordino.clients.division import Federation, federation
 from sordino.clients.pricing import Trial
-from sordino.clients.simulation import Simulation
 from sordino.clients.study import HorizontalStudy
+from sordino.clients.world import HorizontalWorld
 from sordino.core.prepared import PreparedRun
 from sordino.mechanisms.correlated import CorrelatedGaussian, Memory, released
 from sordino.mechanisms.gaussian import Bounded, learns
@@ -54,7 +54,7 @@ from sordino.training.client import ModelKernels
 from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss
-from sordino.training.perexample.clipping import UNKNOWN, Bound, Clipped
+from sordino.training.perexample.clipping import UNKNOWN, Bound, ClippedBatch
 from sordino.training.perexample.sums import ClippedSum, Examples, MeanGradient
 
 Coins = Bools
@@ -78,7 +78,7 @@ class MembersSum(ClippedSum):
         out: Tensor,
         *,
         expected: float = UNKNOWN,
-    ) -> Clipped:
+    ) -> ClippedBatch:
         present = chosen[examples.y[chosen] != ABSENT]
         return super().of(examples, present, bound, out, expected=expected)
 
@@ -109,7 +109,7 @@ class PlantedSum(MembersSum):
         out: Tensor,
         *,
         expected: float = UNKNOWN,
-    ) -> Clipped:
+    ) -> ClippedBatch:
         found = super().of(examples, chosen[chosen < self._real], bound, out, expected=expected)
         self.others = out[self.places].clone()
         canaries = chosen[chosen >= self._real]
@@ -118,7 +118,7 @@ class PlantedSum(MembersSum):
             0, self.places[drawn], torch.full((len(drawn),), found.clip, dtype=out.dtype)
         )
         none_more = torch.full((len(drawn),), found.clip, dtype=found.norms.dtype)
-        return Clipped(torch.cat([found.norms, none_more]), found.clip, found.loss)
+        return ClippedBatch(torch.cat([found.norms, none_more]), found.clip, found.loss)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -451,7 +451,7 @@ def _coins(study: HorizontalStudy, kind: str, m: int) -> Coins:
 
 def _first(built: PreparedRun) -> tuple[Any, Flat]:
     """Return the first client of a run, and the model that all share."""
-    assert isinstance(built.simulation, Simulation)
+    assert isinstance(built.simulation, HorizontalWorld)
     client = built.simulation.clients[0]
     flat: Flat = client.kernels.flat
     return client, flat
@@ -459,7 +459,7 @@ def _first(built: PreparedRun) -> tuple[Any, Flat]:
 
 def _with_first(built: PreparedRun, client: Any) -> PreparedRun:
     """Return the run with another first client."""
-    assert isinstance(built.simulation, Simulation)
+    assert isinstance(built.simulation, HorizontalWorld)
     clients = [client, *built.simulation.clients[1:]]
     return replace(built, simulation=replace(built.simulation, clients=clients))
 

@@ -65,8 +65,8 @@ from sordino.base.files import check_below, readable
 from sordino.clients import regime as horizontal
 from sordino.clients.assemble import loss_of, model
 from sordino.clients.division import Federation, federation
-from sordino.clients.simulation import Simulation
 from sordino.clients.study import HorizontalStudy
+from sordino.clients.world import HorizontalWorld
 from sordino.core import study as studies
 from sordino.core.files import replace_file
 from sordino.core.run.environment import charge_key_prefix
@@ -369,7 +369,7 @@ def observe(found: Shadows, run: int) -> None:
         regime = horizontal.of(study)
         built = regime.assembled(study, divided, Path(folder), f"shadow {run}", None)
         simulation = built.simulation
-        assert isinstance(simulation, Simulation)
+        assert isinstance(simulation, HorizontalWorld)
         flat = simulation.clients[0].kernels.flat
         kernels = ModelKernels(flat, MembersSum(flat, loss), MembersMean(flat, loss))
         clients = [

@@ -41,8 +41,8 @@ from sordino.mechanisms.knorm import ExponentialNorm, KNorm
 from sordino.mechanisms.response import RandomisedResponse
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Event, Gaussian, NonPrivate, Pure, accountant
-from sordino.training.beside import RAW_CONSTANTS, measure_raw
 from sordino.training.client import ModelKernels
+from sordino.training.extra_releases import RAW_CONSTANTS, measure_raw
 from sordino.training.flat import Flat
 from sordino.training.loss import loss_for
 from sordino.training.perexample.sums import ClippedSum, Examples, MeanGradient

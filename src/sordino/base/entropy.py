@@ -68,7 +68,7 @@ from numpy.random import Generator
 # else than before; a library was changed in a way that no recorded fact shows. Other contents give
 # other noise, equal contents give the same bytes. Where others decide what a copy is told, equal
 # bytes would tell them that the contents are equal; there the history of what was told is a part of
-# the contents (:class:`History`).
+# the contents (:class:`Transcript`).
 #
 # What must hold for who adds a draw:
 #
@@ -304,13 +304,13 @@ def over(draws: Entropy, hidden: Contents, *address: Part) -> Generator:
 
     Other bytes get other noise at the same address: a process that goes on from a copy of its
     folder, and is told something else than before, covers something else. The same bytes get the
-    same noise; see :class:`History` for who must not see that.
+    same noise; see :class:`Transcript` for who must not see that.
     """
     secret = draws.at(*address, "digest").bytes(32)
     return draws.at(*address, "over", digest(secret, hidden).hex())
 
 
-class History:
+class Transcript:
     """A digest of all that a process was told so far, in order.
 
     That two releases are equal is an answer, too: what they hide is the same. So where others may

@@ -125,6 +125,10 @@ class DiskFull(SordinoError):
         self.place = place
 
 
+class ContractBroken(AssertionError):
+    """A method or a mechanism that does not do what the program rests on."""
+
+
 class ResumeError(SordinoError):
     """A run folder whose parts do not belong together."""
 

@@ -212,9 +212,10 @@ class TrainInOrder(Train, eq=False):
 
 
 class Statistics(Frozen, forbid_unknown_fields=True):
-    """Numbers computed from the noisy gradients g_1 … g_tau of one client's round.
+    """Numbers of one client's round, most of them computed from its noisy gradients g_1 … g_tau.
 
-    They are post-processing of what the ledger has booked, and cost nothing more.
+    Those are post-processing of what the ledger has booked, and cost nothing more. ``clipped`` and
+    ``loss`` are releases with noise of their own, and their price is part of what is booked.
     Here w_0 is the model received and w' the one at which g_tau was taken.
 
     Attributes:

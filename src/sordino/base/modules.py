@@ -51,19 +51,19 @@ class Module(Frozen):
     digest: str
 
 
-_beside: ContextVar[Path | None] = ContextVar("beside", default=None)
+_folder: ContextVar[Path | None] = ContextVar("folder", default=None)
 _closed: ContextVar[bool] = ContextVar("closed", default=False)
 _told: dict[str, Module] = {}
 
 
 def look_beside(folder: Path | None) -> None:
     """From now on, look for the modules that studies name in this folder, too."""
-    _beside.set(None if folder is None else folder.resolve())
+    _folder.set(None if folder is None else folder.resolve())
 
 
-def beside() -> Path | None:
+def study_folder() -> Path | None:
     """Return the folder in which modules are looked for, too."""
-    return _beside.get()
+    return _folder.get()
 
 
 @contextmanager
@@ -275,7 +275,7 @@ def _find(top: str) -> Module | None:
 
 def _own(top: str) -> Path | None:
     """The file beside the study."""
-    folder = _beside.get()
+    folder = _folder.get()
     if folder is None or not top.isidentifier():
         return None
     return next(
@@ -301,7 +301,7 @@ class _Source(importlib.machinery.SourceFileLoader):
         return self.source_to_code(self.get_data(path), path)
 
 
-class _Beside:
+class _StudyModules:
     """Finds modules beside studies that were told of, by the hashed source files alone."""
 
     def __init__(self) -> None:
@@ -320,7 +320,7 @@ class _Beside:
         )
 
 
-_FINDER = _Beside()
+_FINDER = _StudyModules()
 
 
 def _provide(found: Module | None) -> None:

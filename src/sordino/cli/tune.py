@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sordino.core.study.base import Study
-    from sordino.tune.private import Price
+    from sordino.tune.private import Tuning
 
 TIMING = (
     "how long this takes tells how many trials there are to whoever watches this machine, and so "
@@ -177,7 +177,7 @@ def _write(path: Path, study: Study, accuracy: float | None, as_json: bool) -> N
 
 
 def _privately(
-    priced: Price,
+    priced: Tuning,
     path: Path,
     changes: Sequence[str],
     out: Path | None,

@@ -28,8 +28,8 @@ from sordino.clients.division import Federation, known_records
 from sordino.clients.evaluation import by_labels, by_rows, of_classes, of_numbers
 from sordino.clients.pricing import Trial, affordable, priced, remedy, test_set_record, unit_like
 from sordino.clients.regime import HorizontalRegime
-from sordino.clients.simulation import Rules, Shared, Simulation, round_trips
 from sordino.clients.study import H, HorizontalStudy, SampledMethod, SampledPromise, for_dimension
+from sordino.clients.world import HorizontalWorld, Rules, Shared, round_trips
 from sordino.core import prepared, regimes
 from sordino.core.effect import Request
 from sordino.core.prepared import Affordable, PaidEvaluation, PreparedRun, budget
@@ -40,7 +40,7 @@ from sordino.data.identity import by_person
 from sordino.mechanisms.gaussian import Bounded
 from sordino.mechanisms.kinds import behaviour
 from sordino.privacy import LedgerSession
-from sordino.privacy.session import History
+from sordino.privacy.event import History
 from sordino.training import models
 from sordino.training.client import ModelKernels, PlainClient, PrivateClient
 from sordino.training.evaluate import Counted, Evaluation, Evaluator
@@ -117,7 +117,7 @@ class Assembly(Generic[H]):
         continuous: whether tasks follow each other without a moment at which nobody works.
     """
 
-    kind: ClassVar[type[Simulation[Any]]] = Simulation
+    kind: ClassVar[type[HorizontalWorld[Any]]] = HorizontalWorld
     paid: ClassVar[str] = "local step"
     continuous: ClassVar[bool] = False
     usual: ClassVar[str] = "Raise noise_multiplier or lower sampling_rate"
@@ -273,7 +273,7 @@ class Assembly(Generic[H]):
         """Return the rules of clients that can pay for so many charges each."""
         return self.regime.protocol(self.study, self.sizes, pays)
 
-    def played(self, rules: Any) -> Callable[..., Simulation[Any]]:
+    def played(self, rules: Any) -> Callable[..., HorizontalWorld[Any]]:
         """Return the kind of the simulation, which says what is charged for tasks."""
         return self.kind
 

@@ -101,7 +101,7 @@ def schedule(
             )
             for i in numbers
         },
-        alike=study.given_epsilons is None,
+        one_multiplier=study.given_epsilons is None,
         pace=pace,
     )
     sigmas = study.multipliers

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # a plan of a built-in model does not wait for torch
     from torch import Tensor
 
     from sordino.clients.assemble import Assembly
-    from sordino.clients.simulation import Rules
+    from sordino.clients.world import Rules
     from sordino.core.network import NetworkRegime
     from sordino.mechanisms.correlated import Correlation
     from sordino.mechanisms.gaussian import Bounded

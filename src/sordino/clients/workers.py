@@ -98,8 +98,8 @@ from sordino.base.settings import tune
 from sordino.clients.assemble import Rows
 from sordino.clients.division import federation
 from sordino.clients.regime import of
-from sordino.clients.simulation import Shared, Simulation
 from sordino.clients.study import HorizontalStudy
+from sordino.clients.world import HorizontalWorld, Shared
 from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.effect import Request, Said
@@ -146,7 +146,7 @@ class Prepare(Frozen, tag=True):
         turn: number of the run among those that these workers take part in.
         study: calibrated.
         seed, run, key: of the entropy; ``key`` is empty for a seeded one.
-        data, unit: see :class:`~sordino.clients.simulation.Shared`.
+        data, unit: see :class:`~sordino.clients.world.Shared`.
         environment: what the bits of a result depend on.
     """
 
@@ -300,14 +300,14 @@ class Workers:
             StudyError: of a regime or a study whose runs are one process.
         """
         if not self._loaded:  # they read the data while this process does
-            beside = modules.beside()
-            place = None if beside is None else str(beside)
+            home = modules.study_folder()
+            place = None if home is None else str(home)
             self.tell(Load(studies.write(study), place))
             self._loaded = True
         built = regimes.build(study, folder, run, affordable_steps)
         simulation: Any = built.simulation
         kind = type(simulation)
-        if not isinstance(simulation, Simulation) or kind.answer is not Simulation.answer:
+        if not isinstance(simulation, HorizontalWorld) or kind.answer is not HorizontalWorld.answer:
             raise StudyError(
                 f"--workers: a run of regime '{study.regime}' is one process: each of its events "
                 "needs the model that the one before has left. Leave --workers out"
@@ -315,7 +315,7 @@ class Workers:
         spread = partial(SpreadKernel, workers=self, study=built.study)
         return replace(built, simulation=replace(simulation, kernel=spread))
 
-    def prepare(self, study: Study, simulation: Simulation[Any]) -> None:
+    def prepare(self, study: Study, simulation: HorizontalWorld[Any]) -> None:
         """Let workers hold the clients of a calibrated study."""
         assert simulation.objects is not None
         shared = simulation.objects.shared
@@ -490,11 +490,11 @@ def _met(size: int, launched: bool) -> Iterator[Workers]:
 class SpreadKernel(Kernel[S]):
     """The kernel of process 0: tasks are handed out, and answers are taken when they are due."""
 
-    world: Simulation[S]
+    world: HorizontalWorld[S]
 
     def __init__(
         self,
-        world: Simulation[S],
+        world: HorizontalWorld[S],
         moment: KernelSnapshot[S],
         watcher: RunListener,
         *,
@@ -737,8 +737,8 @@ class Worker:
             StudyError: if this machine has other code, libraries or data.
         """
         match order:
-            case Load(text, beside):
-                study: Any = _study(text, beside)
+            case Load(text, folder):
+                study: Any = _study(text, folder)
                 self.held = federation(study)
             case Prepare():
                 self._prepare(order)
@@ -783,9 +783,9 @@ class Worker:
         return Answers(self.turn, places, tuple(said), tuple(memories))
 
 
-def _study(text: str, beside: str | None) -> Study:
+def _study(text: str, folder: str | None) -> Study:
     """Return the study in TOML that process 0 has sent."""
     import tomllib
 
-    place = modules.beside() if beside is None else Path(beside)
+    place = modules.study_folder() if folder is None else Path(folder)
     return studies.of_table(tomllib.loads(text), source="the study of process 0", modules=place)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from sordino.base.errors import ContractBroken as ContractBroken
 from sordino.base.registry import Registry, Section
 from sordino.core import regimes
 
@@ -97,10 +98,6 @@ METHODS = Registry(
     load=regimes.known,
 )
 register, known, imported = METHODS.register, METHODS.known, METHODS.imported
-
-
-class ContractBroken(AssertionError):
-    """A method that does not do what a regime rests on."""
 
 
 def check_method(method: Method) -> None:

@@ -174,7 +174,7 @@ class Schedule:
             known. A step is what a study counts; an event may pay for several (a pass).
         noisy: the charges of units whose noise follows from a multiplier.
         multipliers: sigma of these units, where it is known.
-        alike: whether all units have one multiplier, that of the highest sampling rate.
+        one_multiplier: whether all units have one multiplier, that of the highest sampling rate.
         pace: charges of a round.
     """
 
@@ -183,7 +183,7 @@ class Schedule:
     stages: Mapping[str, Stages] = field(default_factory=dict)
     noisy: Mapping[str, NoisyCharges] = field(default_factory=dict)
     multipliers: Mapping[str, float] = field(default_factory=dict)
-    alike: bool = False
+    one_multiplier: bool = False
     pace: int = 1
 
     def with_noise(self, multipliers: Mapping[str, float]) -> Schedule:
@@ -227,7 +227,7 @@ class Schedule:
             return self
         calibrated = functools.cache(NoisyCharges.calibrated)  # units are often alike
         first = max(open_ones, key=lambda unit: self.noisy[unit].sampling_rate)
-        asked = {unit: first if self.alike else unit for unit in open_ones}
+        asked = {unit: first if self.one_multiplier else unit for unit in open_ones}
         return self.with_noise(
             {unit: calibrated(self.noisy[like], self.budgets[like]) for unit, like in asked.items()}
         )

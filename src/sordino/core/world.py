@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVa
 import msgspec
 from numpy.typing import NDArray
 
-from sordino.base.entropy import History
+from sordino.base.entropy import Transcript
 from sordino.base.errors import StudyError
 from sordino.base.frozen import Frozen
 from sordino.base.message import Vector
@@ -308,7 +308,7 @@ class RegimeRules(Generic[S]):
         return False
 
     @property
-    def history(self) -> History | None:
+    def history(self) -> Transcript | None:
         """The history that noise is drawn over, where others may have it drawn again; or None."""
         return None
 

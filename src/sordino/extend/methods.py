@@ -14,4 +14,4 @@ from sordino.regimes.synchronous.method import RoundNoise as RoundNoise
 from sordino.regimes.synchronous.method import SynchronousMethod as SynchronousMethod
 from sordino.regimes.synchronous.method import Terms as Terms
 from sordino.regimes.vertical.method import OnlineMethod as OnlineMethod
-from sordino.training.beside import Wants as Wants
+from sordino.training.extra_releases import Wants as Wants

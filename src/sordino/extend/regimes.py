@@ -7,10 +7,10 @@ from sordino.clients import report as report
 from sordino.clients.records import Horizontal as Horizontal
 from sordino.clients.records import Measured as Measured
 from sordino.clients.regime import HorizontalRegime as HorizontalRegime
-from sordino.clients.simulation import Rules as Rules
-from sordino.clients.simulation import TrainingState as TrainingState
 from sordino.clients.study import SampledMethod as SampledMethod
 from sordino.clients.study import SampledStudy as SampledStudy
+from sordino.clients.world import Rules as Rules
+from sordino.clients.world import TrainingState as TrainingState
 from sordino.core.effect import Arrived as Arrived
 from sordino.core.effect import Begin as Begin
 from sordino.core.effect import Book as Book

@@ -14,12 +14,9 @@ import torch
 from torch import Tensor
 
 from sordino.base.entropy import Seeded
+from sordino.base.errors import ContractBroken as ContractBroken
 
 FALSE_ALARM = 1e-9
-
-
-class ContractBroken(AssertionError):
-    """A mechanism that does not do what it books."""
 
 
 def looks_standard_normal(sample: Tensor) -> bool:

@@ -43,7 +43,7 @@ from typing import Literal, NoReturn
 
 import msgspec
 
-from sordino.base.entropy import History
+from sordino.base.entropy import Transcript
 from sordino.base.errors import ResumeError
 from sordino.base.files import (
     KIB,
@@ -160,7 +160,7 @@ class Journal:
         folder: Path,
         *,
         durable: bool = False,
-        history: History | None = None,
+        history: Transcript | None = None,
         lost: Callable[[], object] | None = None,
     ) -> None:
         self.folder, self.durable, self.history = folder, durable, history

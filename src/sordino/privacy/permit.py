@@ -162,23 +162,23 @@ class Allowance:
 
     Args:
         permits: all that the run has, of every unit.
-        times: how often whoever releases most has released by the end of what is covered, now
+        releases: how often whoever releases most has released by the end of what is covered, now
             included.
     """
 
-    def __init__(self, permits: Permits, times: int = 1) -> None:
-        self.times = times
+    def __init__(self, permits: Permits, releases: int = 1) -> None:
+        self.releases = releases
         self._booked: Counter[tuple[str, Event]] = Counter()
         for permit in permits:
             self._booked[permit.unit, permit.event] += permit.count
 
-    def covers(self, unit: str, event: Event, times: int | None = None) -> None:
-        """Refuse unless permits on a unit cover the event so often (or ``self.times``), together.
+    def covers(self, unit: str, event: Event, releases: int | None = None) -> None:
+        """Refuse unless permits on a unit cover so many releases (or ``self.releases``), together.
 
         Raises:
             LocalProtocolError: if they do not; nothing may be computed then.
         """
-        booked, wanted = self._booked[unit, event], self.times if times is None else times
+        booked, wanted = self._booked[unit, event], self.releases if releases is None else releases
         if booked < wanted:
             raise LocalProtocolError(
                 f"{unit}: the ledger charged {event} {booked} times, the work would release "

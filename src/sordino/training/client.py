@@ -51,7 +51,7 @@ from sordino.privacy import (
     covers_one,
     covers_round,
 )
-from sordino.training.beside import Beside, Wants
+from sordino.training.extra_releases import ExtraReleases, Wants
 from sordino.training.flat import Flat
 from sordino.training.optimizer import Optimizer, Steps
 from sordino.training.passes import Passes, place_of, steps_of, tokens
@@ -143,7 +143,7 @@ class SamplingClient:
             return mechanism.release_counted(total, excess, rng)
         return self.passes.release(mechanism, total, excess, rng, place)
 
-    def shown(self, permits: Permits, task: Train | Compute, event: Event) -> None:
+    def use_permits(self, permits: Permits, task: Train | Compute, event: Event) -> None:
         """Refuse unless permits cover the passes that a task's steps are in, each as this event;
         then take the steps.
 
@@ -180,7 +180,7 @@ def agreed(mechanism: Bounded, task: Train) -> Bounded:
     return mechanism.scaled(task.clip, task.noise_multiplier)
 
 
-def hidden(task: Train | Compute, total: Tensor, *beside: float | str | None) -> Contents:
+def hidden(task: Train | Compute, total: Tensor, *others: float | str | None) -> Contents:
     """A raw sum (d,) and the raw numbers that are released with it, as bytes, with all that the
     task says of their release: the noise is drawn over these (``base.entropy.over``).
 
@@ -188,7 +188,7 @@ def hidden(task: Train | Compute, total: Tensor, *beside: float | str | None) ->
     """
     parts = msgspec.structs.astuple(task)
     terms = [part for part in parts if not isinstance(part, np.ndarray)]
-    return raw(total.detach().cpu().numpy()), repr((terms, beside)).encode()
+    return raw(total.detach().cpu().numpy()), repr((terms, others)).encode()
 
 
 def poisson(count: int, rate: float, rng: Generator) -> Tensor:
@@ -301,13 +301,13 @@ class PrivateClient(SteppingClient):
     def answer(self, task: Train, permits: Permits) -> Update:
         if self.passes is None:
             covers_round(self.unit, permits, self.price(task), task.round)
-        elif (wants := Wants.of(task)).number or wants.raw or self.realised:
+        elif (wants := Wants.of(task)).asks_scalar or wants.raw or self.realised:
             raise LocalProtocolError(
                 f"round {task.round}: a pass is charged for noisy steps, and the task asks for more"
             )
         else:
-            self.shown(permits, task, agreed(self.mechanism, task).event())
-        beside = Beside(task, self.kernels, self.examples, self.expected_batch)
+            self.use_permits(permits, task, agreed(self.mechanism, task).event())
+        extra = ExtraReleases(task, self.kernels, self.examples, self.expected_batch)
         noise = self.entropy.stream("client", self.index, "round", task.round, "noise")
         flat, mechanism = self.kernels.flat, agreed(self.mechanism, task)
         bound = bound_of(mechanism)
@@ -324,7 +324,7 @@ class PrivateClient(SteppingClient):
                 self.examples, chosen, bound, total, expected=self.expected_batch
             )
             step_excess = clipped.clipped - len(chosen) / 2
-            exact = beside.exact(step, clipped)
+            exact = extra.exact(step, clipped)
             kept = tokens(self.passes)
             rng = noise.over(step, hidden(task, total, step_excess, exact, *kept))
             divisor = len(chosen) if self.realised else self.expected_batch
@@ -334,7 +334,7 @@ class PrivateClient(SteppingClient):
                 noisy = noisy.div_(divisor).to(flat.weights)
             else:
                 noisy, more = torch.zeros_like(flat.weights), None
-            beside.release(exact, rng)
+            extra.release(exact, rng)
             counted, excess = counted or more is not None, excess + (more or 0.0)
             energy += float(noisy @ noisy)
             if step == 1:
@@ -355,7 +355,7 @@ class PrivateClient(SteppingClient):
             slope_last=float(last @ moved),
             clipped=0.5 + excess / (task.steps * self.expected_batch) if counted else None,
         )
-        return beside.sent(self.update(task, statistics), first)
+        return extra.sent(self.update(task, statistics), first)
 
     def reach(self, task: Train, said: object) -> Length | None:
         """Return how far the model moved in an answer to this task, and may have; None where the

@@ -50,8 +50,8 @@ from sordino.mechanisms.gaussian import Bounded, Overclaimed, Tailed, length, sh
 from sordino.mechanisms.shared import SharedNoise
 from sordino.privacy import Permits, PoissonSampled, Price, covers_round
 from sordino.training import plausible
-from sordino.training.beside import Wants
 from sordino.training.client import ModelKernels, SamplingClient, agreed, bound_of, hidden, received
+from sordino.training.extra_releases import Wants
 from sordino.training.optimizer import Optimizer, Sgd
 from sordino.training.passes import Blocks
 from sordino.training.perexample.sums import Examples
@@ -163,7 +163,7 @@ class LocalClient(LocalWork):
             event = PoissonSampled(sampling_rate=self.sampling_rate, event=event)
         return ((event, 1),)
 
-    def shown(self, task: Train, permits: Permits) -> None:
+    def use_permits(self, task: Train, permits: Permits) -> None:
         """Refuse unless permits cover a task, and it is this client's turn.
 
         Raises:
@@ -180,7 +180,7 @@ class LocalClient(LocalWork):
         covers_round(self.unit, permits, self.price(task), number)
 
     def answer(self, task: Train, permits: Permits) -> Contribution:
-        self.shown(task, permits)
+        self.use_permits(task, permits)
         moved = self.train(task)
         bounded, inside = within(self._bound(task), moved)
         return Contribution(
@@ -350,7 +350,7 @@ class SummedLocalClient(LocalClient):
     watched: bool = False
 
     def answer(self, task: Train, permits: Permits) -> Masked:  # type: ignore[override]
-        self.shown(task, permits)
+        self.use_permits(task, permits)
         bound = self._bound(task)
         coin = self.entropy.at("client", self.index, "round", task.round, "drawn")
         drawn = coin.random() < drawable(self.sampling_rate)

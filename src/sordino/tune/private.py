@@ -71,8 +71,8 @@ AGE = 315_532_800.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Price:
-    """A choice that can be paid for.
+class Tuning:
+    """A tuning that can be paid for.
 
     Attributes:
         studies: of each candidate, as a trial runs it: priced as one of a random number.
@@ -107,7 +107,7 @@ class Price:
 
 def price(
     candidates: Sequence[Candidate], grid: Sequence[str], kind: str, mean: float | None
-) -> Price:
+) -> Tuning:
     """The price of a private choice among candidates.
 
     Args:
@@ -151,7 +151,7 @@ def price(
         Selected(own[0] if len(own) == 1 else Composed(tuple(own)), trials) for own in parts
     )
     delta, rows = first.privacy.delta or 0.0, first.rows_at_once
-    return Price(
+    return Tuning(
         studies=played,
         grid=tuple(grid),
         measure=measure,
@@ -247,7 +247,7 @@ def _tested(study: HorizontalStudy, trials: Trials) -> Selected | None:
     return Selected(Repeated(mechanism.event(), times), trials)
 
 
-def told(price: Price) -> list[tuple[str, str]]:
+def told(price: Tuning) -> list[tuple[str, str]]:
     """A price, for people: (what, how much)."""
     mean = expected(price.trials)
     return [
@@ -305,7 +305,7 @@ class _State(Frozen, forbid_unknown_fields=True):
         return (other, tie) > (mine, self.tie)
 
 
-def tune(price: Price, own: studies.Study, folder: Path, say: Callable[[str], None]) -> TuningNote:
+def tune(price: Tuning, own: studies.Study, folder: Path, say: Callable[[str], None]) -> TuningNote:
     """Book the price, run the trials, and release the best: all of it, or what a kill left of it.
 
     Args:
@@ -338,7 +338,7 @@ def tune(price: Price, own: studies.Study, folder: Path, say: Callable[[str], No
         return _release(folder, note, _trials(price, folder / HIDDEN, key))
 
 
-def _begun(price: Price, folder: Path) -> TuningNote:
+def _begun(price: Tuning, folder: Path) -> TuningNote:
     """The note of this tuning, made where there is none."""
     asked = _asked(price)
     if there(folder, NOTE):
@@ -380,7 +380,7 @@ def _name(key: bytes) -> str:
     return hashlib.sha256(b"sordino tuning:" + key).hexdigest()[:16]
 
 
-def _asked(price: Price) -> str:
+def _asked(price: Tuning) -> str:
     said = [*map(studies.write, price.studies), price.law, repr(price.trials), price.measure]
     said.append(str(sorted(environment(price.studies[0]).items())))
     return hashlib.sha256("\n".join(said).encode()).hexdigest()
@@ -390,7 +390,7 @@ def _keep(path: Path, what: msgspec.Struct) -> None:
     replace_file(path, msgspec.json.format(msgspec.json.encode(what), indent=1))
 
 
-def _build_all(price: Price, hidden: Path) -> None:
+def _build_all(price: Tuning, hidden: Path) -> None:
     """Build each candidate once: what is refused is refused before it is paid for, and whatever the
     trials that chance draws.
     """
@@ -402,7 +402,7 @@ def _build_all(price: Price, hidden: Path) -> None:
             built.simulation.ledgers.close()
 
 
-def _book(price: Price, own: studies.Study, folder: Path, note: TuningNote) -> TuningNote:
+def _book(price: Tuning, own: studies.Study, folder: Path, note: TuningNote) -> TuningNote:
     """Charge every client's data, and private test rows, for all trials together; the note, which
     knows the data then.
 
@@ -438,7 +438,7 @@ def _book(price: Price, own: studies.Study, folder: Path, note: TuningNote) -> T
 
 
 def _charges(
-    price: Price, own: studies.Study, units: Sequence[str], note: TuningNote
+    price: Tuning, own: studies.Study, units: Sequence[str], note: TuningNote
 ) -> tuple[list[Charge], dict[str, Budget]]:
     """Return the charges of every unit, and its budget."""
     whole = math.inf if own.privacy.epsilon is None else own.privacy.epsilon
@@ -466,7 +466,7 @@ def _charges(
     }
 
 
-def _trials(price: Price, hidden: Path, key: bytes) -> _State:
+def _trials(price: Tuning, hidden: Path, key: bytes) -> _State:
     """Run what is left to run; how it came out is known in ``hidden`` only."""
     state = _State()
     if there(hidden, STATE):
@@ -489,7 +489,7 @@ def _trials(price: Price, hidden: Path, key: bytes) -> _State:
     return state
 
 
-def drawn(price: Price, entropy: System) -> int:
+def drawn(price: Tuning, entropy: System) -> int:
     """Return the number of trials: a secret."""
     uniform = float(entropy.at("trials").random())
     return number(
@@ -497,7 +497,7 @@ def drawn(price: Price, entropy: System) -> int:
     )
 
 
-def _score(price: Price, study: studies.Study, folder: Path, build: PrepareRun) -> float | None:
+def _score(price: Tuning, study: studies.Study, folder: Path, build: PrepareRun) -> float | None:
     """Run one trial, or go on with it; its score, if there is one."""
     if (folder / "run.json").is_file():
         session.resume(folder, _nobody, _nobody, build=build, again=AGAIN)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from sordino.base.errors import StudyError
-from sordino.clients.simulation import Simulation
+from sordino.clients.world import HorizontalWorld
 from sordino.core import regimes as builder
 from sordino.core import study as studies
 from sordino.core.prepared import PreparedRun
@@ -94,15 +94,15 @@ def made(
     built = builder.build(
         studies.read(folder / "study.toml", changes), folder, run, affordable_steps
     )
-    assert isinstance(built.simulation, Simulation)
+    assert isinstance(built.simulation, HorizontalWorld)
     return built
 
 
-def booked(world: Simulation[Any]) -> list[int]:
+def booked(world: HorizontalWorld[Any]) -> list[int]:
     return [sum(count for _, count in world.ledgers.spent(unit)) for unit in world.units]
 
 
-def booked_of(world: Simulation[Any], edge: int) -> int:
+def booked_of(world: HorizontalWorld[Any], edge: int) -> int:
     return booked(world)[edge]
 
 

@@ -20,8 +20,8 @@ from sordino.privacy import Gaussian as Booked
 from sordino.regimes.synchronous.method import Remaining, Terms
 from sordino.regimes.synchronous.methods import AdapDpfl, AdapMemory
 from sordino.training import models
-from sordino.training.beside import loss_sum, noisy_loss
 from sordino.training.client import ModelKernels, PrivateClient
+from sordino.training.extra_releases import loss_sum, noisy_loss
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Sgd

@@ -166,7 +166,7 @@ def test_a_client_refuses_a_round_that_is_not_its_turn(tmp_path: Path) -> None:
     rules, client = simulation.regime, simulation.clients[1]
     sigma = full.privacy.noise_multiplier
     paid = permit(privacy.Gaussian(sigma), 1, 1, "clients")
-    task = rules.presumed(2)
+    task = rules.dearest_task(2)
     task = type(task)(round=2, steps=2, weights=built.first.model, clip=0.5, noise_multiplier=sigma)
     client.answer(task, [paid])
     assert rules.objection(1, task) is None

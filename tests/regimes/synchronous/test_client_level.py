@@ -31,7 +31,7 @@ from sordino.privacy.event import Gaussian as Booked
 from sordino.privacy.event import PoissonSampled
 from sordino.regimes.synchronous.aggregate import PrivateSum, State, deviation
 from sordino.regimes.synchronous.method import Released, RoundNoise, Terms
-from sordino.regimes.synchronous.methods import Bound, DpFedAvg, DpSgd, DynamicDpFedAvg
+from sordino.regimes.synchronous.methods import ClipMemory, DpFedAvg, DpSgd, DynamicDpFedAvg
 from sordino.regimes.synchronous.protocol import Synchronous
 
 N, D, Q, Z, S = 40, 3, 0.25, 1.1, 0.6
@@ -354,13 +354,15 @@ def test_rounds_end_where_the_budget_does() -> None:
 def test_adaptive_clipping_is_geometric_and_finds_its_quantile() -> None:
     method = DpFedAvg(clipping="adaptive", quantile=0.3, clip_rate=0.4)
     assert method.learn(
-        Bound(2.0), terms(), Released(np.zeros(D, np.float32), 0.5)
+        ClipMemory(2.0), terms(), Released(np.zeros(D, np.float32), 0.5)
     ).clip == pytest.approx(2 * math.exp(-0.4 * 0.2))
-    assert method.learn(Bound(2.0), terms(), Released(np.zeros(D, np.float32), None)) == Bound(2.0)
-    assert DpFedAvg().learn(Bound(2.0), terms(), Released(np.zeros(D, np.float32), 0.5)) == Bound(
-        2.0
-    )
-    norms, memory, path = np.random.default_rng(0).lognormal(0.0, 1.0, 4000), Bound(10.0), []
+    assert method.learn(
+        ClipMemory(2.0), terms(), Released(np.zeros(D, np.float32), None)
+    ) == ClipMemory(2.0)
+    assert DpFedAvg().learn(
+        ClipMemory(2.0), terms(), Released(np.zeros(D, np.float32), 0.5)
+    ) == ClipMemory(2.0)
+    norms, memory, path = np.random.default_rng(0).lognormal(0.0, 1.0, 4000), ClipMemory(10.0), []
     rng = np.random.default_rng(1)
     for _ in range(300):
         noisy = (norms > memory.clip).mean() + 0.05 * rng.standard_normal()

@@ -11,7 +11,7 @@ import pytest
 from command import sordino
 from sordino.base.errors import StudyError
 from sordino.clients.division import federation
-from sordino.clients.simulation import Simulation
+from sordino.clients.world import HorizontalWorld
 from sordino.core import study as studies
 from sordino.core.regimes import build, calibrated
 from sordino.core.run.reading import load
@@ -123,7 +123,7 @@ def test_equal_epsilons_learn_what_one_for_all_learns(tmp_path: Path) -> None:
         folder.mkdir()
         built = build(study, folder, "run")
         simulation = built.simulation
-        assert isinstance(simulation, Simulation)
+        assert isinstance(simulation, HorizontalWorld)
         assert [simulation.budgets[i].epsilon for i in range(4)] == [4.0] * 4
         assert isinstance(simulation.regime, Synchronous)
         terms = simulation.regime.terms
@@ -137,7 +137,7 @@ def test_equal_epsilons_learn_what_one_for_all_learns(tmp_path: Path) -> None:
 def test_a_client_holds_its_own_budget(tmp_path: Path) -> None:
     built = build(calibrated(read(tmp_path)), tmp_path, "run")
     simulation = built.simulation
-    assert isinstance(simulation, Simulation)
+    assert isinstance(simulation, HorizontalWorld)
     assert [simulation.budgets[i].epsilon for i in range(4)] == list(OWN)
     noises = [
         client.mechanism.noise_multiplier
@@ -152,7 +152,7 @@ def test_adaptive_tau_counts_the_noise_of_every_client(tmp_path: Path) -> None:
     study = calibrated(read(tmp_path, "budget.steps=6", method="ali-dpfl", more=""))
     built = build(study, tmp_path, "run")
     simulation = built.simulation
-    assert isinstance(simulation, Simulation)
+    assert isinstance(simulation, HorizontalWorld)
     assert isinstance(simulation.regime, Synchronous)
     terms = simulation.regime.terms
     assert terms.steps is not None

@@ -15,7 +15,7 @@ import pytest
 
 from sordino.base.entropy import Seeded
 from sordino.base.message import Train, Update
-from sordino.clients.simulation import Simulation, round_trips
+from sordino.clients.world import HorizontalWorld, round_trips
 from sordino.core.records import Row, plain
 from sordino.core.run import folder as log
 from sordino.core.study.base import LATENCIES, Constant, Lognormal, World
@@ -86,7 +86,9 @@ def evaluate(weights: np.ndarray) -> Mapping[str, float]:
 
 
 @contextmanager
-def world(folder: Path, **options: Any) -> Iterator[tuple[Simulation[Any], KernelSnapshot[Any]]]:
+def world(
+    folder: Path, **options: Any
+) -> Iterator[tuple[HorizontalWorld[Any], KernelSnapshot[Any]]]:
     ledgers = LedgerSession.for_run(
         folder / "ledger.sqlite", {f"client:{i}": f"data {i}" for i in range(N)}
     )
@@ -111,7 +113,7 @@ def world(folder: Path, **options: Any) -> Iterator[tuple[Simulation[Any], Kerne
         deadline=options.pop("deadline", None),
     )
     budget = options.pop("budget", Budget(epsilon=50.0, delta=1e-5, accountant="rdp"))
-    simulation = Simulation(
+    simulation = HorizontalWorld(
         regime=regime,
         clients=[Toy(i, ledgers) for i in range(N)],
         ledgers=ledgers,
@@ -135,11 +137,11 @@ def world(folder: Path, **options: Any) -> Iterator[tuple[Simulation[Any], Kerne
         ledgers.close()
 
 
-def booked(simulation: Simulation[Any]) -> list[int]:
+def booked(simulation: HorizontalWorld[Any]) -> list[int]:
     return [sum(count for _, count in simulation.ledgers.spent(unit)) for unit in simulation.units]
 
 
-def worked(simulation: Simulation[Any]) -> list[tuple[int, int, int]]:
+def worked(simulation: HorizontalWorld[Any]) -> list[tuple[int, int, int]]:
     return [entry for client in simulation.clients for entry in client.worked]
 
 

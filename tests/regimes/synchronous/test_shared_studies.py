@@ -88,7 +88,7 @@ def test_other_regimes_have_no_sum(regime: str, method: str, tmp_path: Path) -> 
 
 def test_methods_that_read_single_clients_are_refused(tmp_path: Path) -> None:
     told = [*SAMPLE, SHARED, "data.validation=50", "privacy.accountant=rdp@8"]
-    with pytest.raises(StudyError, match="reads each client's noisy loss"):
+    with pytest.raises(StudyError, match="follows numbers of each client"):
         study_of(("synchronous", "adap-dpfl", told), tmp_path)
     with pytest.raises(StudyError, match="literal form"):
         study_of(("synchronous", "ali-dpfl", [*SAMPLE, SHARED, "method.form=paper"]), tmp_path)

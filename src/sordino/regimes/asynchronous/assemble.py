@@ -48,7 +48,7 @@ from sordino.base.entropy import Numbered, Seeded
 from sordino.base.errors import LocalProtocolError
 from sordino.base.message import Compute, Gradient, Vector
 from sordino.clients.assemble import Assembly
-from sordino.clients.simulation import PassSimulation, Simulation, arrival_trips
+from sordino.clients.world import HorizontalWorld, PassWorld, arrival_trips
 from sordino.core.effect import Effects, Overtaken, Request, Send
 from sordino.core.plan import times
 from sordino.core.world import ChargeRequest, Charges, Paid, PermitRange
@@ -171,7 +171,7 @@ class PrivateEdge(Edge):
         if self.passes is None:
             covers_one(self.unit, permit, self.price, task.task)
         else:
-            self.shown([] if permit is None else [permit], task, self.price)
+            self.use_permits([] if permit is None else [permit], task, self.price)
         # any other will do: the noise grows with it
         if task.clip is None or not SMALLEST <= task.clip <= LARGEST:
             raise LocalProtocolError(
@@ -247,7 +247,7 @@ class LiteralEdge(Edge):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BlockSimulation(Simulation[State]):
+class BlockWorld(HorizontalWorld[State]):
     """A simulation in which an edge reserves blocks of tasks."""
 
     regime: Asynchronous
@@ -362,19 +362,19 @@ class BlockSimulation(Simulation[State]):
     def _reserve(self, edge: int, first: int, length: int) -> ChargeRequest:
         """Return the charge of tasks ``first`` to ``first + length - 1`` of an edge."""
         assert isinstance(self.objects, ArrivalsAssembly)
-        price = self.clients[self.objects.alike[edge]].price
+        price = self.clients[self.objects.first_of_kind[edge]].price
         unit, key = self.units[edge], f"edge {edge}/task {first}"
         charge = self.charge(unit, price, length, first, key, "gradients, reserved")
         return ChargeRequest((edge,), charge, self.budgets[edge])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EdgePassSimulation(PassSimulation, BlockSimulation):
+class EdgePassWorld(PassWorld, BlockWorld):
     """A simulation in which an edge's batches come in a public order: what is reserved is a pass,
     whose gradients are those of tasks k b + 1 to k b + b.
     """
 
-    requests = Simulation.requests
+    requests = HorizontalWorld.requests
 
     def unused_permits(self, state: State, site: int, permits: Permits) -> Permits:
         """Return those of the passes that the edge's task, or its next, is in."""
@@ -400,7 +400,7 @@ def _last(permits: Permits) -> int:
 class ArrivalsAssembly(Assembly[AsynchronousStudy]):
     """The objects of a calibrated study of arrivals."""
 
-    kind = BlockSimulation
+    kind = BlockWorld
     paid = "gradient"
     usual = "Raise noise_multiplier or lower method.batch"
     continuous = True
@@ -419,7 +419,7 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
         return study.multipliers or (0.0,) * study.edges
 
     @cached_property
-    def alike(self) -> list[int]:
+    def first_of_kind(self) -> list[int]:
         """The first edge with as many examples as each, and as much noise: price and noise of a
         gradient are the same.
         """
@@ -481,12 +481,12 @@ class ArrivalsAssembly(Assembly[AsynchronousStudy]):
             exponent=study.participation.staleness_weight,
             buffer=study.participation.buffer,
             every=study.stride,
-            noise=tuple(clients[i].noise for i in self.alike),
+            noise=tuple(clients[i].noise for i in self.first_of_kind),
         )
 
-    def played(self, rules: Asynchronous) -> Callable[..., Simulation[Any]]:
+    def played(self, rules: Asynchronous) -> Callable[..., HorizontalWorld[Any]]:
         """Return the kind of the simulation, in which blocks of tasks are charged, or passes."""
-        return EdgePassSimulation if self.study.ordered and self.noise is not None else self.kind
+        return EdgePassWorld if self.study.ordered and self.noise is not None else self.kind
 
     def trips(self) -> Any:
         """Return the virtual time that answers take."""

@@ -33,7 +33,7 @@ import numpy as np
 from sordino.base.errors import BudgetExceeded
 from sordino.base.frozen import Frozen
 from sordino.base.message import Compute, Gradient, Vector
-from sordino.clients.simulation import Rules
+from sordino.clients.world import Rules
 from sordino.core import effect, records
 from sordino.core.effect import Closed, Effects, Event, Finish, Lapsed, Log, Request, Send
 from sordino.core.world import EncodedSnapshot

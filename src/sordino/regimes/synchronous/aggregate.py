@@ -59,11 +59,11 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sordino.base.arrays import Floats
-from sordino.base.entropy import Entropy, History, over, raw
+from sordino.base.entropy import Entropy, Transcript, over, raw
 from sordino.base.errors import LocalProtocolError, RemoteProtocolError, StudyError
 from sordino.base.message import Answer, Contribution, Masked, Update, Vector
 from sordino.base.residues import Residues, added, unpacked
-from sordino.clients.simulation import TrainingState
+from sordino.clients.world import TrainingState
 from sordino.core.world import EncodedSnapshot
 from sordino.mechanisms.correlated import Memory, released
 from sordino.mechanisms.gaussian import Bounded, learns, within
@@ -114,7 +114,7 @@ class PrivateSum:
     entropy: Entropy
     blocks: Blocks | None = None
     counted: bool = False
-    history: History = field(default_factory=History)
+    history: Transcript = field(default_factory=Transcript)
 
     def __post_init__(self) -> None:
         if self.expected > MOST:
@@ -138,9 +138,9 @@ class PrivateSum:
         """The expected number of clients in a cohort."""
         return self.sampling_rate * len(self.shares)
 
-    def event(self, contract: RoundNoise) -> Event:
+    def event(self, round_noise: RoundNoise) -> Event:
         """Return what one round releases of each client, or one pass."""
-        event = self.mechanism.scaled(contract.clip, contract.noise_multiplier).event()
+        event = self.mechanism.scaled(round_noise.clip, round_noise.noise_multiplier).event()
         if self.blocks is not None:
             return event
         return PoissonSampled(sampling_rate=self.sampling_rate, event=event)
@@ -148,7 +148,7 @@ class PrivateSum:
     def release(
         self,
         answers: Sequence[Contribution],
-        contract: RoundNoise,
+        round_noise: RoundNoise,
         number: int,
         dimension: int,
         permits: Permits,
@@ -166,7 +166,7 @@ class PrivateSum:
                 each covers one such release in this round, or the pass that it is in, and it is the
                 turn of all who answered; nothing has been computed then.
         """
-        price, booked_as, units = [(self.event(contract), 1)], number, self.units
+        price, booked_as, units = [(self.event(round_noise), 1)], number, self.units
         if (blocks := self.blocks) is not None:
             booked_as = blocks.number(number)
             units = tuple(blocks.charged(number, units))
@@ -181,13 +181,13 @@ class PrivateSum:
             own.setdefault(permit.unit, []).append(permit)
         for unit, booked in own.items():
             covers_round(unit, booked if unit in known else (), price, booked_as)
-        mechanism = self._mechanism(contract, seen)
+        mechanism = self._mechanism(round_noise, seen)
         total = np.zeros(dimension, np.float64)
         excess = 0.0
         for answer in answers:
             total += self.shares[answer.client] * _within(mechanism, answer.delta)
             excess += 0.5 if self.counted else 0.5 - answer.inside
-        terms = (excess, contract, seen, *(() if noise is None else (noise.token,)))
+        terms = (excess, round_noise, seen, *(() if noise is None else (noise.token,)))
         hidden = self.history.digest, raw(total), repr(terms).encode()
         draws = over(self.entropy, hidden, "aggregate", "round", number, "noise")
         summed = torch.from_numpy(total)
@@ -200,32 +200,32 @@ class PrivateSum:
         mean = (noisy.numpy() / divisor).astype(np.float32)
         return Released(mean=mean, clipped=clipped, unit=1.0 / divisor), kept
 
-    def _mechanism(self, contract: RoundNoise, seen: tuple[float, ...]) -> Bounded:
+    def _mechanism(self, round_noise: RoundNoise, seen: tuple[float, ...]) -> Bounded:
         made = self.mechanism
         shaped = made.shaped(seen) if learns(made) else made
-        return shaped.scaled(contract.clip, contract.noise_multiplier)
+        return shaped.scaled(round_noise.clip, round_noise.noise_multiplier)
 
     def outcome(
-        self, method: SynchronousMethod, terms: Terms, state: State, contract: RoundNoise
-    ) -> Outcome:
+        self, method: SynchronousMethod, terms: Terms, state: State, round_noise: RoundNoise
+    ) -> RoundOutcome:
         """Return the outcome of a round: the release of the sum of what was contributed."""
         contributed = [a for a in _ordered(state) if isinstance(a, Contribution)]
         found, noise = self.release(
             contributed,
-            contract,
+            round_noise,
             state.number,
             len(state.weights),
             state.permits,
             state.seen,
             state.noise,
         )
-        multiplier = self._mechanism(contract, state.seen).vector_multiplier
+        multiplier = self._mechanism(round_noise, state.seen).vector_multiplier
         row = SynchronousRound(
             clipped=None if found.clipped is None else min(max(found.clipped, 0.0), 1.0),
-            snr=_signal_to_noise(found.mean, (multiplier * contract.clip * found.unit) ** 2),
+            snr=_signal_to_noise(found.mean, (multiplier * round_noise.clip * found.unit) ** 2),
         )
         memory = method.learned(state.memory, terms, found)
-        return Outcome(found.mean.astype(np.float64), memory, row, noise=noise)
+        return RoundOutcome(found.mean.astype(np.float64), memory, row, noise=noise)
 
 
 def _within(mechanism: Bounded, delta: Vector) -> Vector:
@@ -284,11 +284,11 @@ class SharedSum:
         """The purpose of a charge, and what its price rests on."""
         return f"a shared sum, {self.rule.honest} honest"
 
-    def event(self, contract: RoundNoise) -> Event:
+    def event(self, round_noise: RoundNoise) -> Event:
         """Return what one round releases of each client, if H contributions are honest."""
         return PoissonSampled(
             sampling_rate=self.sampling_rate,
-            event=Gaussian(noise_multiplier=contract.noise_multiplier),
+            event=Gaussian(noise_multiplier=round_noise.noise_multiplier),
         )
 
     def added(self, total: Residues | None, message: Masked) -> Residues | None:
@@ -299,15 +299,17 @@ class SharedSum:
             return None
         return found if total is None else added(total, found, self.rule.bits)
 
-    def released(self, values: Residues, clients: Sequence[int], contract: RoundNoise) -> Released:
+    def released(
+        self, values: Residues, clients: Sequence[int], round_noise: RoundNoise
+    ) -> Released:
         """Return the mean change (d,), float32, that an opened sum of these clients stands for."""
-        grid = self.rule.grid(contract.clip, contract.noise_multiplier)
+        grid = self.rule.grid(round_noise.clip, round_noise.noise_multiplier)
         mean: Vector = (grid.opened(values) * self._unit(clients)).astype(np.float32)
         return Released(mean=mean, clipped=None)
 
     def outcome(
-        self, method: SynchronousMethod, terms: Terms, state: State, contract: RoundNoise
-    ) -> Outcome:
+        self, method: SynchronousMethod, terms: Terms, state: State, round_noise: RoundNoise
+    ) -> RoundOutcome:
         """Return the outcome of a round whose sum was opened, or void, where too few came."""
         clients = state.arrived
         row = SynchronousRound(
@@ -315,15 +317,15 @@ class SharedSum:
         )
         if len(clients) < self.fewest:
             void = f"{len(clients)} of the {self.fewest} contributions that a sum needs: void"
-            return Outcome(None, state.memory, row, void=void)
+            return RoundOutcome(None, state.memory, row, void=void)
         if state.total is None:
-            return Outcome(None, state.memory, row, void="the sum could not be opened: void")
-        released = self.released(state.total, clients, contract)
-        grid = self.rule.grid(contract.clip, contract.noise_multiplier)
+            return RoundOutcome(None, state.memory, row, void="the sum could not be opened: void")
+        released = self.released(state.total, clients, round_noise)
+        grid = self.rule.grid(round_noise.clip, round_noise.noise_multiplier)
         deviation = grid.deviation * grid.step * abs(self._unit(clients))
         row = replace(row, snr=_signal_to_noise(released.mean, len(clients) * deviation**2))
         memory = method.learned(state.memory, terms, released)
-        return Outcome(released.mean.astype(np.float64), memory, row)
+        return RoundOutcome(released.mean.astype(np.float64), memory, row)
 
     def _unit(self, clients: Sequence[int]) -> float:
         """Return what a unit in the sum of these clients is in the mean."""
@@ -463,7 +465,7 @@ def deviation(terms: Terms, tau: int, answered: Sequence[int]) -> float:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+class RoundOutcome:
     """The outcome of a round.
 
     Attributes:
@@ -490,9 +492,9 @@ def of_models(
     method: SynchronousMethod,
     terms: Terms,
     state: State,
-    contract: RoundNoise,
+    round_noise: RoundNoise,
     left: Remaining | None,
-) -> Outcome:
+) -> RoundOutcome:
     """Return the outcome of a round in which clients sent models.
 
     ``left`` is what remains before the next one, if there is one.
@@ -523,8 +525,8 @@ def of_models(
             memory, used = folded([])[0], []
     seen = terms
     if terms.sigma:
-        noise = terms.noise * contract.noise_multiplier / terms.sigma
-        seen = with_changes(terms, clip=contract.clip, noise=noise)
+        noise = terms.noise * round_noise.noise_multiplier / terms.sigma
+        seen = with_changes(terms, clip=round_noise.clip, noise=noise)
     row = SynchronousRound(
         cohort=state.cohort,
         answered=len(used),
@@ -532,7 +534,7 @@ def of_models(
         clipped=clipped_fraction(used, terms),
         snr=signal_to_noise(used, seen),
     )
-    return Outcome(mean_change(state.weights, terms, used), memory, row, used, faults, void)
+    return RoundOutcome(mean_change(state.weights, terms, used), memory, row, used, faults, void)
 
 
 def _signal_to_noise(mean: Vector, variance: float) -> float:

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from sordino.clients.assemble import STEP, Assembly
-from sordino.clients.simulation import PassSimulation, Simulation, training
+from sordino.clients.world import HorizontalWorld, PassWorld, training
 from sordino.core.effect import Book, Effects, Request
 from sordino.core.prepared import ELSEWHERE
 from sordino.core.run.environment import charge_key_prefix
@@ -34,7 +34,7 @@ from sordino.training.passes import Blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RoundSimulation(Simulation[Any]):
+class RoundWorld(HorizontalWorld[Any]):
     """A simulation in which a round is charged to all clients at once, whoever takes part.
 
     One unit stands for all, or each client has its own.
@@ -212,18 +212,18 @@ class RoundsAssembly(Assembly[SynchronousStudy]):
             ordered=study.batches is not None and self.blocks is None,
         )
 
-    def played(self, rules: Synchronous) -> Callable[..., Simulation[Any]]:
+    def played(self, rules: Synchronous) -> Callable[..., HorizontalWorld[Any]]:
         """Return the kind of the simulation, in which each task is charged, or rounds are."""
         if rules.ordered and self.noise is not None:
-            return PassSimulation
+            return PassWorld
         if self.blocks is not None:
             why = "a round" if self.blocks.apart else "a pass"
-            return partial(RoundSimulation, why=why, blocks=self.blocks)
+            return partial(RoundWorld, why=why, blocks=self.blocks)
         if rules.adder is None:
-            return RoundSimulation if rules.together else Simulation
+            return RoundWorld if rules.together else HorizontalWorld
         if not rules.together:
-            return partial(Simulation, why=rules.adder.condition)
-        return partial(RoundSimulation, why=rules.adder.condition, life=self.life)
+            return partial(HorizontalWorld, why=rules.adder.condition)
+        return partial(RoundWorld, why=rules.adder.condition, life=self.life)
 
     def work(self, client: int, task: Request) -> float:
         """Return how much work a task is; local steps of whole clients have batches of one size."""

@@ -25,7 +25,7 @@ from sordino.base.errors import StudyError
 from sordino.base.message import Contribution, Train, Vector
 from sordino.clients.assemble import model
 from sordino.clients.division import federation
-from sordino.clients.simulation import Simulation
+from sordino.clients.world import HorizontalWorld
 from sordino.core.prepared import PreparedRun
 from sordino.privacy import Permits
 from sordino.regimes.synchronous.methods import ClientLevel
@@ -76,7 +76,7 @@ class CanaryClient(LocalClient):
 
     def answer(self, task: Train, permits: Permits) -> Contribution:
         """Send the canary, or nothing where it is not there."""
-        self.shown(task, permits)
+        self.use_permits(task, permits)
         delta: Vector = np.zeros(len(task.weights), np.float32)
         if self.there:
             # shortened by the mechanism itself
@@ -150,7 +150,7 @@ def clients(study: SynchronousStudy, canaries: int, alpha: float, name: str) -> 
 def _planted(real: int, coins: examples.Coins, built: PreparedRun) -> examples.Planted:
     """Return the run with canaries for the clients from ``real`` on."""
     simulation = built.simulation
-    assert isinstance(simulation, Simulation)
+    assert isinstance(simulation, HorizontalWorld)
     rules = simulation.regime
     assert isinstance(rules, Synchronous)
     aggregator = rules.aggregator

@@ -32,7 +32,7 @@ from sordino.base.registry import BelowOne, Section
 from sordino.core.method import METHODS, ContractBroken, Method
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST
 from sordino.privacy import fixed_order
-from sordino.training.beside import Wants
+from sordino.training.extra_releases import Wants
 from sordino.training.optimizer import OPTIMIZERS, Optimizer, Sgd
 
 
@@ -82,13 +82,13 @@ class Terms:
         """B_i = q n_i, in examples."""
         return self.sampling_rate * self.sizes[client]
 
-    def alike(self, client: int) -> float:
+    def effective_batch(self, client: int) -> float:
         """The batch whose mean has as much noise at sigma as this client's has at its own."""
         return self.batch(client) / (self.scales[client] if self.scales else 1.0)
 
     def deviation(self, client: int) -> float:
         """s_i = sigma C / B_i: standard deviation of one coordinate of a noisy mean gradient."""
-        return self.noise * self.clip / self.alike(client) if self.noise else 0.0
+        return self.noise * self.clip / self.effective_batch(client) if self.noise else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +316,7 @@ class SynchronousMethod(Method):
             )
         return given
 
-    def contract(self, memory: Any, terms: Terms, number: int) -> RoundNoise:
+    def checked_noise(self, memory: Any, terms: Terms, number: int) -> RoundNoise:
         """Return what :meth:`round_noise` gives, if noise follows releases only where that is said:
         it is priced otherwise then.
 
@@ -412,20 +412,18 @@ def _play(method: SynchronousMethod) -> list[Any]:
         steps = None if terms.steps is None else terms.steps - 2 * number + 2
         left = Remaining(ROUNDS - number + 1, steps)
         asked = [
-            (method.chosen(memory, terms, left), method.contract(memory, terms, number))
+            (method.chosen(memory, terms, left), method.checked_noise(memory, terms, number))
             for _ in range(2)
         ]
-        choice, contract = asked[0]
+        choice, noise = asked[0]
         if asked[0] != asked[1]:
             raise ContractBroken(f"{method.name}: asked twice, it answers differently")
         if choice.tau == 0:
             break
-        if private and not (
-            0 < contract.clip < math.inf and 0 < contract.noise_multiplier < math.inf
-        ):
+        if private and not (0 < noise.clip < math.inf and 0 < noise.noise_multiplier < math.inf):
             raise ContractBroken(
-                f"{method.name}: round {number} has clip {contract.clip} and noise "
-                f"{contract.noise_multiplier}"
+                f"{method.name}: round {number} has clip {noise.clip} and noise "
+                f"{noise.noise_multiplier}"
             )
         found += asked[0]
         memory = method.remembered("fold", _after(method, memory, terms, number, choice.tau, rng))
@@ -443,14 +441,18 @@ def _after(
     def vector() -> Vector:
         return rng.standard_normal(DIMENSION).astype(np.float32)
 
+    def statistics() -> Statistics:
+        said = {"slope_first": -0.1, "slope_last": 0.05, "clipped": 0.4}
+        for field in msgspec.structs.fields(Statistics):
+            if field.required or getattr(wants, field.name, True):  # else it is not asked for
+                said.setdefault(field.name, float(rng.uniform(0.5, 4.0)))
+        return Statistics(**said)
+
     def answer(client: int) -> Update:
-        energy, first, change, moved = (float(x) for x in rng.uniform(0.5, 4.0, 4))
-        loss = float(rng.random()) if wants.loss else None
-        statistics = Statistics(energy, first, change, moved, -0.1, 0.05, 0.4, loss)
         weights = vector()
         raw = Raw(1.0, 0.5, weights) if wants.raw and number > 1 else None
         first_gradient = weights if wants.first else None
-        return Update(client, number, tau, weights, statistics, first_gradient, raw)
+        return Update(client, number, tau, weights, statistics(), first_gradient, raw)
 
     if method.about.units == ("client",):
         return method.learn(memory, terms, Released(mean=vector(), clipped=float(rng.random())))

@@ -186,7 +186,7 @@ from sordino.regimes.synchronous.method import (
     SynchronousMethod,
     Terms,
 )
-from sordino.training.beside import Wants
+from sordino.training.extra_releases import Wants
 
 MOST = 100  # the authors' upper bound on tau; tau_m of ALS-DPFL: min(2 tau*, 100)
 LARGEST = 709.0  # whose exponential is finite
@@ -346,9 +346,9 @@ class AliDpfl(SynchronousMethod):
     def noise(self, terms: Terms) -> float:
         """n = sigma^2 C^2 d / B^2 (squared units of a gradient)."""
         if self.batch_bound == "min" or self.form == "paper":
-            inverse = 1.0 / min(terms.alike(i) for i in range(len(terms.sizes))) ** 2
+            inverse = 1.0 / min(terms.effective_batch(i) for i in range(len(terms.sizes))) ** 2
         else:
-            inverse = sum(p / terms.alike(i) ** 2 for i, p in enumerate(terms.weights))
+            inverse = sum(p / terms.effective_batch(i) ** 2 for i, p in enumerate(terms.weights))
         return (terms.noise * terms.clip) ** 2 * terms.dimension * inverse
 
     def optimum(self, mu: float, terms: Terms, *, tau: int) -> float:
@@ -445,7 +445,7 @@ class AlsDpfl(SynchronousMethod):
     def gap(self, tau: int, *, beta: float, xi: float, terms: Terms) -> float:
         """h(tau) of Eq. (11): how far local steps drift from a central run (distance)."""
         # B of 1/B^2 = sum p_i/B_i^2
-        batch = sum(p / terms.alike(i) ** 2 for i, p in enumerate(terms.weights)) ** -0.5
+        batch = sum(p / terms.effective_batch(i) ** 2 for i, p in enumerate(terms.weights)) ** -0.5
         delta = xi + 2.0 * math.sqrt(terms.dimension) * terms.noise * terms.clip / batch
         eta = terms.learning_rate
         growth = math.expm1(min(tau * math.log1p(eta * beta), LARGEST))
@@ -591,7 +591,7 @@ class DpSgd(Clipped):
     name: Literal["dp-sgd"] = "dp-sgd"
 
 
-class Bound(Frozen):
+class ClipMemory(Frozen):
     """S, as the releases so far have moved it."""
 
     clip: float
@@ -614,7 +614,7 @@ class ClientLevel(Fixed):
             many were "counted", with noise
     """
 
-    memory: ClassVar[type[msgspec.Struct]] = Bound
+    memory: ClassVar[type[msgspec.Struct]] = ClipMemory
 
     weights: Literal["size", "equal"] = "equal"
     tau: AtLeastOne = 5
@@ -625,28 +625,28 @@ class ClientLevel(Fixed):
     count_noise: float | None = Field(None, gt=0)
     divisor: Literal["expected", "counted"] | None = None
 
-    def start(self, terms: Terms) -> Bound:
+    def start(self, terms: Terms) -> ClipMemory:
         """S is privacy.clip."""
-        return Bound(terms.clip)
+        return ClipMemory(terms.clip)
 
     @property
     def adapts_clip(self) -> bool:
         """Earlier releases decide about S where the bound is adaptive."""
         return self.clipping == "adaptive"
 
-    def round_noise(self, memory: Bound, terms: Terms, number: int) -> RoundNoise:
+    def round_noise(self, memory: ClipMemory, terms: Terms, number: int) -> RoundNoise:
         """S of the memory, on the schedule if there is one."""
         clip, noise = self.scale((number - 1) / terms.rounds)
         return RoundNoise(memory.clip * clip, terms.sigma * noise)
 
-    def learn(self, memory: Bound, terms: Terms, released: Released) -> Bound:
+    def learn(self, memory: ClipMemory, terms: Terms, released: Released) -> ClipMemory:
         """S after a noisy count; within a factor of e a round, and never zero."""
         if self.clipping != "adaptive" or released.clipped is None:
             return memory
         moved = self.clip_rate * (1.0 - released.clipped - self.quantile)
-        return Bound(min(max(memory.clip * math.exp(-min(max(moved, -1.0), 1.0)), 1e-9), 1e9))
+        return ClipMemory(min(max(memory.clip * math.exp(-min(max(moved, -1.0), 1.0)), 1e-9), 1e9))
 
-    def observed(self, memory: Bound) -> dict[str, Any]:
+    def observed(self, memory: ClipMemory) -> dict[str, Any]:
         """S."""
         return {"clip": memory.clip}
 

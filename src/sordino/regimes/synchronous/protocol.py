@@ -53,21 +53,21 @@ import torch
 from msgspec.structs import replace
 
 from sordino.base.arrays import Floats, Ints, below
-from sordino.base.entropy import Entropy, History
+from sordino.base.entropy import Entropy, Transcript
 from sordino.base.errors import BudgetExceeded, StudyError
 from sordino.base.message import Contribution, Masked, Train, TrainInOrder, Update, Vector
-from sordino.clients.simulation import Rules
+from sordino.clients.world import Rules
 from sordino.core import effect, records
 from sordino.core.effect import Closed, Effects, Event, Finish, Log, Open, Request, Send, Wake, Woke
 from sordino.core.world import EncodedSnapshot, Faults
 from sordino.mechanisms.correlated import Memory
 from sordino.mechanisms.gaussian import LARGEST, SMALLEST, Learning
-from sordino.privacy import Event as Price
+from sordino.privacy import Event as Fact
 from sordino.regimes.synchronous import aggregate
-from sordino.regimes.synchronous.aggregate import Outcome, PrivateSum, SharedSum, State
+from sordino.regimes.synchronous.aggregate import PrivateSum, RoundOutcome, SharedSum, State
 from sordino.regimes.synchronous.method import Remaining, RoundNoise, SynchronousMethod, Terms
-from sordino.training.beside import Wants
 from sordino.training.client import poisson
+from sordino.training.extra_releases import Wants
 
 Clients = Ints
 """Numbers of clients, ascending."""
@@ -241,7 +241,7 @@ class Synchronous(Rules[State]):
         return number * (self.method.fixed_tau or 1)
 
     @property
-    def history(self) -> History | None:
+    def history(self) -> Transcript | None:
         """The history that the aggregator's noise is drawn over."""
         return None if self.aggregator is None else self.aggregator.history
 
@@ -295,8 +295,8 @@ class Synchronous(Rules[State]):
             steps=taken,
             note=choice.note,
         )
-        contract = self.method.contract(state.memory, self.terms, number)
-        if not few and (priced := self.priced(contract)) is not None:
+        round_noise = self.method.checked_noise(state.memory, self.terms, number)
+        if not few and (priced := self.priced(round_noise)) is not None:
             return state, (effect.Book(number, priced),)
         return self._ask(state)
 
@@ -337,10 +337,10 @@ class Synchronous(Rules[State]):
             return [i for i in blocks.of(number, count) if i not in state.absent]
         return sample(self.entropy, rate, count, state.absent, number)
 
-    def priced(self, contract: RoundNoise) -> Price | None:
+    def priced(self, round_noise: RoundNoise) -> Fact | None:
         """Return what a round releases of every client, where it is charged to all at once."""
         summed = self.adder or self.aggregator
-        return None if summed is None or not self.together else summed.event(contract)
+        return None if summed is None or not self.together else summed.event(round_noise)
 
     def _ask(self, state: State) -> tuple[State, Effects]:
         """Send the open round's cohort its tasks."""
@@ -350,16 +350,16 @@ class Synchronous(Rules[State]):
             who = "no client" if self.adder is None else f"fewer than {self.adder.fewest} clients"
             why = f"{who} can be reached, and no deadline is set to wait for one"
             return self._finish(state, why)
-        contract = self.method.contract(state.memory, self.terms, number)
+        round_noise = self.method.checked_noise(state.memory, self.terms, number)
         usual = RoundNoise(self.terms.clip, self.terms.sigma)  # what clients have anyway
-        told = self.together or contract != usual
+        told = self.together or round_noise != usual
         kind = TrainInOrder if self.ordered else Train
         task = kind(
             round=number,
             steps=state.tau,
             weights=state.weights,
-            clip=contract.clip if told else None,
-            noise_multiplier=contract.noise_multiplier if told else None,
+            clip=round_noise.clip if told else None,
+            noise_multiplier=round_noise.noise_multiplier if told else None,
             order=self.terms.order if self.method.adapts_noise else None,
             shape=state.seen,
         )
@@ -400,18 +400,18 @@ class Synchronous(Rules[State]):
             return self._close(state)
         return replace(state, opening=True), (Open(state.number, state.arrived, state.total),)
 
-    def _outcome(self, state: State, contract: RoundNoise) -> Outcome:
+    def _outcome(self, state: State, round_noise: RoundNoise) -> RoundOutcome:
         if (summed := self.adder or self.aggregator) is not None:
-            return summed.outcome(self.method, self.terms, state, contract)
+            return summed.outcome(self.method, self.terms, state, round_noise)
         solvent = self._solvent(state)
         more = state.number < self.terms.rounds and len(solvent)
         left = self._remaining(state, solvent) if more else None
-        return aggregate.of_models(self.method, self.terms, state, contract, left)
+        return aggregate.of_models(self.method, self.terms, state, round_noise, left)
 
     def _close(self, state: State) -> tuple[State, Effects]:
         """Aggregate what came. The runtime evaluates and saves, then calls :meth:`begin`."""
-        contract = self.method.contract(state.memory, self.terms, state.number)
-        found = self._outcome(state, contract)
+        round_noise = self.method.checked_noise(state.memory, self.terms, state.number)
+        found = self._outcome(state, round_noise)
         row = replace(
             found.row,
             round=state.number,
@@ -425,7 +425,7 @@ class Synchronous(Rules[State]):
             models[answer.client] = answer.weights
         seen, moved = state.seen, state
         if found.moved is not None:
-            seen = self._shape_learned(state, contract, found, found.moved)
+            seen = self._shape_learned(state, round_noise, found, found.moved)
             moved = state.moved(found.moved, self.method)
         state = replace(
             moved.closed(),
@@ -443,7 +443,7 @@ class Synchronous(Rules[State]):
         return state, (*unused, Log(row), Closed(state.number))
 
     def _shape_learned(
-        self, state: State, contract: RoundNoise, found: Outcome, change: Floats
+        self, state: State, round_noise: RoundNoise, found: RoundOutcome, change: Floats
     ) -> tuple[float, ...]:
         """Return what a mechanism has learned of its shape from a round's change (d,)."""
         if self.learner is None:
@@ -453,14 +453,14 @@ class Synchronous(Rules[State]):
         else:
             answered = [answer.client for answer in found.answers]
             unit = aggregate.deviation(self.terms, state.tau, answered)
-        shaped = self.learner.scaled(contract.clip, contract.noise_multiplier)
+        shaped = self.learner.scaled(round_noise.clip, round_noise.noise_multiplier)
         return shaped.observed(state.seen, torch.from_numpy(change.astype(np.float32)), unit)
 
     def _finish(self, state: State, why: str) -> tuple[State, Effects]:
         # with the memory of noise, what was released could be stripped of it
         return replace(state, ended=why, noise=None), (Log(records.End(why=why)), Finish(why))
 
-    def presumed(self, number: int) -> Train | None:
+    def dearest_task(self, number: int) -> Train | None:
         """Return the dearest task that a client accepts in a round, for a model of no numbers."""
         method, terms, tau = self.method, self.terms, self.method.fixed_tau
         if tau is None or method.adapts_noise or self.wants.raw or self.learner is not None:

@@ -112,7 +112,7 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         """
         charged, method = charged_per_round(study), study.method
         turns = study.batches is not None and study.privacy.unit == "client"
-        if charged is None or turns or method.adapts_noise or method.wants.beside is not None:
+        if charged is None or turns or method.adapts_noise or method.wants.scalar_event is not None:
             return None
         return charged * study.horizon
 
@@ -374,12 +374,12 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
 
 
 def release(study: SynchronousStudy) -> Callable[[float], Event]:
-    """Return one step's release by noise multiplier: a noisy sum, and a noisy loss if asked for.
+    """Return one step's release by noise multiplier: a noisy sum, and a noisy number if asked for.
 
-    A method that asks for the loss once a round is priced as if it did in every step.
+    A number that is released once a round is priced as if it were in every step.
     """
     mechanism, wants = study.privacy.mechanism, study.method.wants
-    if wants.beside is None:
+    if wants.scalar_event is None:
         return mechanism.event
     return lambda sigma: wants.first_step(mechanism.event(sigma))
 

@@ -275,7 +275,7 @@ class SynchronousStudy(HorizontalStudy):
                 "privacy.noise = 'own', or sampling = 'poisson'"
             )
         scheduled = any(noise != 1.0 for _, noise in self.factors)
-        beside = method.wants.number or method.unpriced
+        beside = method.wants.asks_scalar or method.unpriced
         if method.adapts_noise or scheduled or beside or self.form == "paper":
             raise ValueError(
                 f"privacy.sampling 'passes': a pass is charged as one release, and method "
@@ -374,7 +374,7 @@ class SynchronousStudy(HorizontalStudy):
     def adapts_events(self) -> bool:
         """Releases decide about the noise of later ones, or how many of which kind there are."""
         method, kinds = self.method, {noise for _, noise in self.factors}
-        several = method.wants.number or len(kinds) > 1
+        several = method.wants.asks_scalar or len(kinds) > 1
         return method.adapts_noise or (
             method.adapts_steps and several and self.privacy.unit == "sample"
         )
@@ -441,9 +441,9 @@ def _too_few(study: SynchronousStudy) -> str | None:
 def _of_steps(study: SynchronousStudy) -> str | None:
     """Return why sums of steps cannot share noise: only those of one step's gradients can."""
     name, tau = study.method.name, study.method.fixed_tau
-    if study.method.adapts_noise or study.method.wants.number:
+    if study.method.adapts_noise or study.method.wants.asks_scalar:
         return (
-            f"method '{name}' reads each client's noisy loss, and with privacy.noise 'shared' only "
+            f"method '{name}' follows numbers of each client, and with privacy.noise 'shared' only "
             "the sum of gradients is opened"
         )
     several = (

@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sordino.base.arrays import Array, Bools, Floats, Ints, below
-from sordino.base.entropy import Contents, History, Numbered, raw
+from sordino.base.entropy import Contents, Numbered, Transcript, raw
 from sordino.base.errors import RemoteProtocolError, StudyError
 from sordino.base.message import Derivative, Embedding, Passive, Turn, Vector, numbers, packed
 from sordino.mechanisms.gaussian import Single
@@ -175,7 +175,7 @@ class PartyNoise:
     update: Single | None = None
     embedding_draws: Numbered | None = None
     update_draws: Numbered | None = None
-    history: History = field(default_factory=History)
+    history: Transcript = field(default_factory=Transcript)
 
 
 class Half:

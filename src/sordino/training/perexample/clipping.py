@@ -205,7 +205,7 @@ Bound = FlatBound | Layers | Measured | Shortened
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Clipped:
+class ClippedBatch:
     """Raw quantities of one batch. They depend on single examples: they never leave a client.
 
     Attributes:
@@ -296,14 +296,14 @@ def _halved(ordered: Tensor, low: int, high: int) -> Iterator[Tensor]:
     yield from _halved(ordered[cut:], middle, high)
 
 
-def joined(parts: list[Clipped], clip: float, like: Tensor, chosen: Tensor) -> Clipped:
+def joined(parts: list[ClippedBatch], clip: float, like: Tensor, chosen: Tensor) -> ClippedBatch:
     """Join the quantities of the leaves of one batch, in the order of ``chosen`` (b,)."""
     if len(parts) == 1:
         return parts[0]
     if not parts:
-        return Clipped(like.new_zeros(0), clip, like.new_zeros(0))
+        return ClippedBatch(like.new_zeros(0), clip, like.new_zeros(0))
     place = chosen.argsort(stable=True).argsort().to(parts[0].norms.device)
-    return Clipped(
+    return ClippedBatch(
         torch.cat([part.norms for part in parts])[place],
         clip,
         torch.cat([part.loss for part in parts])[place],

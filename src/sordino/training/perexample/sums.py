@@ -49,7 +49,7 @@ from sordino.training.perexample.clipping import (
     UNKNOWN,
     VECTOR,
     Bound,
-    Clipped,
+    ClippedBatch,
     FlatBound,
     Layers,
     Measured,
@@ -161,10 +161,12 @@ class Single:
             and not x.requires_grad
         )
 
-    def clipped(self, x: Tensor, y: Tensor, chosen: Tensor, clip: float, out: Tensor) -> Clipped:
+    def clipped(
+        self, x: Tensor, y: Tensor, chosen: Tensor, clip: float, out: Tensor
+    ) -> ClippedBatch:
         """Write the clipped sum over indices ``chosen`` (b,) to ``out`` (d,), float64."""
         norms, losses = self._sum(x, y, chosen, clip * MARGIN, out)
-        return Clipped(norms, clip, losses)
+        return ClippedBatch(norms, clip, losses)
 
     def mean(self, x: Tensor, y: Tensor, chosen: Tensor, out: Tensor) -> Tensor:
         """Write the mean gradient over ``chosen`` (b,), not empty, to ``out`` (d,); the mean loss.
@@ -267,7 +269,7 @@ class ClippedSum:
 
     def __call__(
         self, x: Tensor, y: Tensor, bound: float | Bound, out: Tensor, *, expected: float = UNKNOWN
-    ) -> Clipped:
+    ) -> ClippedBatch:
         """Overwrite ``out`` (d,), float64, with the clipped sum over ``x`` (n, ...), ``y`` (n,).
 
         A number is a flat bound C. An empty batch gives zeros. What is returned is raw and must not
@@ -294,7 +296,7 @@ class ClippedSum:
         out: Tensor,
         *,
         expected: float = UNKNOWN,
-    ) -> Clipped:
+    ) -> ClippedBatch:
         """The same over indices ``chosen`` (b,), in place where the module's path can.
 
         Nothing that examples hold makes it fail: those that cannot be computed add nothing.
@@ -337,7 +339,7 @@ class ClippedSum:
 
     def _leaf(
         self, examples: Examples, chosen: Tensor, bound: Bound, out: Tensor, expected: float
-    ) -> Clipped:
+    ) -> ClippedBatch:
         """Overwrite ``out`` with the clipped sum over a leaf."""
         if examples.starts is not None:
             return self._persons(examples, examples.starts, chosen, bound, out, expected)
@@ -350,12 +352,12 @@ class ClippedSum:
             for piece in self._pieces(*examples.take(chosen), expected):
                 norms.append(self._add(piece, bound, out, fresh=not norms)[piece.places])
                 losses.append(piece.losses[piece.places])
-        return Clipped(torch.cat(norms).to(losses[0].dtype), bound.clip, torch.cat(losses))
+        return ClippedBatch(torch.cat(norms).to(losses[0].dtype), bound.clip, torch.cat(losses))
 
     def _persons(
         self, examples: Examples, starts: Tensor, chosen: Tensor, bound: Bound, out: Tensor,
         expected: float,
-    ) -> Clipped:  # fmt: skip
+    ) -> ClippedBatch:  # fmt: skip
         """Overwrite ``out`` with the sum over persons, each of whom is bounded as one example.
 
         Rows are worked off in pieces, whoever they are of; their gradients are written out and
@@ -389,7 +391,7 @@ class ClippedSum:
                         losses.append(flat.weights.new_tensor([sum(own) / len(own)]))
                         norms.append(self._add(self._person(total, losses[-1]), bound, out, False))
                         total[:], own, left = 0.0, [], next(persons, 0)
-        return Clipped(torch.cat(norms).to(losses[0].dtype), bound.clip, torch.cat(losses))
+        return ClippedBatch(torch.cat(norms).to(losses[0].dtype), bound.clip, torch.cat(losses))
 
     def _person(self, total: Floats, loss: Tensor) -> _Piece:
         """A sum of rows (d,) as the gradient of one example; ``loss`` (1,) is their mean."""

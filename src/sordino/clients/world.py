@@ -1,13 +1,13 @@
-"""Clients that work on tasks, on one machine: the federation that the kernel plays, whatever the
-protocol.
+"""Clients that work on tasks: the federation that the kernel plays, whatever the protocol. A
+simulation has all of them; over a network the server and each site have one of their own.
 
 Theory of operation. Three things differ between protocols:
 
 * :class:`Rules` say what follows from an event, and what a client holds against a task. They are
   pure: no clock, no files, no noise.
-* a class of :class:`Simulation` says what is charged before a task goes out, and with which permits
-  a client works: every task by itself, a pass over a client's rows, a round for everybody at once,
-  or blocks of tasks that are reserved.
+* a class of :class:`HorizontalWorld` says what is charged before a task goes out, and with which
+  permits a client works: every task by itself, a pass over a client's rows, a round for everybody
+  at once, or blocks of tasks that are reserved.
 * ``trips`` say how many virtual seconds an answer takes, or for how long a client vanishes.
 
 All else is the same: clients in the order of their numbers, a unit of the ledger and a budget for
@@ -35,7 +35,7 @@ from sordino.base.settings import tune
 from sordino.core import records
 from sordino.core.effect import Begin, Effects, Event, Overtaken, Request, Said, Send
 from sordino.core.kernel import Kernel
-from sordino.core.study.base import World
+from sordino.core.study.base import World as WorldKeys
 from sordino.core.world import (
     Absence,
     ChargeRequest,
@@ -127,7 +127,7 @@ class Rules(RegimeRules[S]):
         """Return the clients whose answers could not be used between two states, and why."""
         return ()
 
-    def presumed(self, number: int) -> Request | None:
+    def dearest_task(self, number: int) -> Request | None:
         """Return the dearest task of a round, to be priced; None where releases decide about it."""
         return None
 
@@ -157,7 +157,7 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Simulation(ServerSide[S], SiteSide[S]):
+class HorizontalWorld(ServerSide[S], SiteSide[S]):
     """Clients of a federation, on one machine or at the ends of a network.
 
     Every task is charged to its client by itself, unless a subclass says otherwise.
@@ -281,7 +281,7 @@ class Simulation(ServerSide[S], SiteSide[S]):
         drawn in each; None where the study does not say what a round costs.
         """
         first = max((each.round for each in self.booked(site)), default=0) + 1
-        tasks = [self.regime.presumed(number) for number in range(first, answered + 1)]
+        tasks = [self.regime.dearest_task(number) for number in range(first, answered + 1)]
         known = [task for task in tasks if task is not None]
         if len(known) < len(tasks):
             return None
@@ -350,7 +350,7 @@ class Simulation(ServerSide[S], SiteSide[S]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PassSimulation(Simulation[Any]):
+class PassWorld(HorizontalWorld[Any]):
     """Clients whose batches come in a public order: a pass is charged before its first step.
 
     A permit is of one pass, whose number stands in the place of a round's, and covers its steps in
@@ -406,7 +406,7 @@ class PassSimulation(Simulation[Any]):
 
     def unpack(self, packed: EncodedSnapshot) -> KernelSnapshot[Any]:
         """Return the moment that was kept; refuse it here where clients cannot carry its noise."""
-        found = Simulation.unpack(self, packed)
+        found = HorizontalWorld.unpack(self, packed)
         self.remember(found.memories)
         return found
 
@@ -430,7 +430,7 @@ class PassSimulation(Simulation[Any]):
         """Return the passes after those that the ledger holds, as if the site had been drawn in all
         rounds; None where the study does not say how many steps these had.
         """
-        if (task := self.regime.presumed(answered)) is None:
+        if (task := self.regime.dearest_task(answered)) is None:
             return None
         return self.passes_until(site, answered * training(task).steps)
 
@@ -452,7 +452,7 @@ def training(task: Request | None) -> Train:
     return task
 
 
-def round_trips(world: World, entropy: Entropy) -> Callable[[int, Request], float | Absence]:
+def round_trips(world: WorldKeys, entropy: Entropy) -> Callable[[int, Request], float | Absence]:
     """Return trips that are counted in rounds: who vanishes comes back after so many of them."""
 
     def trip(client: int, task: Request) -> float | Absence:
@@ -467,7 +467,7 @@ def round_trips(world: World, entropy: Entropy) -> Callable[[int, Request], floa
 
 
 def arrival_trips(
-    world: World, entropy: Entropy, clients: int
+    world: WorldKeys, entropy: Entropy, clients: int
 ) -> Callable[[int, Request], float | Absence]:
     """Return trips in seconds: who vanishes comes back after so many of them.
 

@@ -1,10 +1,13 @@
-"""Releases beside a client's model: what a method asks for, how a task says so, what it costs, and
-how a client computes it.
+"""Extra releases of a client, in the same answer as its model: what a method asks for, how a task
+says so, what it costs, and how a client computes it.
 
-A new kind is a field of :class:`Wants`, its price and its value in :class:`Beside`, all here; the
-fields of the messages that carry it (:mod:`sordino.base.message`); and the method that asks for it.
-Noise is drawn over all numbers of a task (``hidden`` in :mod:`.client`), and a site refuses fields
-that it does not know. So a new field of ``Train`` needs new numbers ``NUMERICS`` and ``PROTOCOL``.
+A new kind is a field of :class:`Wants`, its price and its value in :class:`ExtraReleases`, all
+here; the fields of the messages that carry it (:mod:`sordino.base.message`); and the method that
+asks for it. A number is of the first step's batch, so that it shares the price of that sample; its
+field in ``Statistics`` has the name of that in ``Wants``. There is one number so far: with a second
+one, :meth:`ExtraReleases.exact` returns both. Noise is drawn over all numbers of a task (``hidden``
+in :mod:`.client`), and a site refuses fields that it does not know. So a new field of ``Train``
+needs new numbers ``NUMERICS`` and ``PROTOCOL`` (:mod:`sordino.base`).
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ if TYPE_CHECKING:  # a plan does not wait for torch
     from torch import Tensor
 
     from sordino.training.client import ModelKernels
-    from sordino.training.perexample.clipping import Clipped
+    from sordino.training.perexample.clipping import ClippedBatch
     from sordino.training.perexample.sums import Examples
 
 RAW_LOSS = "the mean loss of raw data, without noise"
@@ -73,13 +76,13 @@ class Wants:
         )
 
     @property
-    def number(self) -> bool:
+    def asks_scalar(self) -> bool:
         """A number of the first step's batch is asked for, with noise or without."""
         return self.loss is not None
 
     @property
-    def beside(self) -> Event | None:
-        """The release beside a step's noisy sum, of the same sample, where there is one."""
+    def scalar_event(self) -> Event | None:
+        """The noisy release of that number, of the same sample as the step's sum, if any."""
         noisy = self.loss is not None and self.loss[1]
         return Gaussian(noise_multiplier=noisy) if noisy else None
 
@@ -90,11 +93,15 @@ class Wants:
 
     def first_step(self, gradient: Event) -> Event:
         """Return the release of the first step of a round, where ``gradient`` is one step's."""
-        return gradient if self.beside is None else Composed(events=(gradient, self.beside))
+        return (
+            gradient
+            if self.scalar_event is None
+            else Composed(events=(gradient, self.scalar_event))
+        )
 
     def releases(self, gradient: Event, steps: int) -> Iterator[tuple[Event, int]]:
         """Yield the releases of a round of steps, before sampling, and how often there is each."""
-        first = 0 if self.beside is None else 1
+        first = 0 if self.scalar_event is None else 1
         if first:
             yield self.first_step(gradient), first
         if steps > first:
@@ -108,8 +115,8 @@ class Wants:
             yield NonPrivate(reason=RAW_CONSTANTS)
 
 
-class Beside:
-    """The releases beside one client's model while it works on a task, which asks for them.
+class ExtraReleases:
+    """The extra releases of one client while it works on a task, which asks for them.
 
     ``expected`` is its expected batch, in examples.
     """
@@ -121,8 +128,8 @@ class Beside:
         self._raw = measure_raw(kernels, examples, task) if task.probe is not None else None
         self._loss: float | None = None
 
-    def exact(self, step: int, batch: Clipped) -> float | None:
-        """Return the raw number of a step's batch that is released beside its sum; None of none."""
+    def exact(self, step: int, batch: ClippedBatch) -> float | None:
+        """Return the raw number of a step's batch that is released with its sum; None of none."""
         bound = self._task.loss_bound
         return float(loss_sum(batch.loss, bound)) if step == 1 and bound is not None else None
 
