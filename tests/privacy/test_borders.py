@@ -587,7 +587,7 @@ def test_tables_of_records_are_read_as_they_were_written() -> None:
             store.put_set(db, each)
         assert store.sets(db) == kept
         assert store.sets(db, live=True) == kept[::2]
-        assert store.alike(db, "samples 1f (2)") == names[:3]
+        assert store.same_members(db, "samples 1f (2)") == names[:3]
         assert store.holders(db, "samples 1f (2)") == ["a", "a"]
         known = [
             Class(), of(1, 2, live=frozenset({((1, 2), 3)})), of(4, person=True, named=True),

@@ -104,7 +104,7 @@ def test_permits_of_charges_that_are_new_and_of_those_that_are_not(path: Path) -
     assert [number for number in range(5, 13) if block.holds(number)] == [7, 8, 9]
     assert not block.new
     assert permit.unpacked(block.packed()) == block == replace(block, new=True)
-    assert Allowance([block]).times == 1
+    assert Allowance([block]).releases == 1
     Allowance([block], 3).covers("a", STEP)
     Allowance([block], 9).covers("a", STEP, 3)
 

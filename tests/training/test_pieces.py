@@ -19,7 +19,7 @@ from sordino.training.loss import cross_entropy
 from sordino.training.outline import FAST, SINGLE
 from sordino.training.perexample import clipping, layers, plan
 from sordino.training.perexample.clipping import (
-    Clipped,
+    ClippedBatch,
     Layers,
     factors,
     filled,
@@ -105,8 +105,8 @@ def test_a_piece_is_filled_with_copies_of_its_first_example() -> None:
 def test_quantities_of_leaves_come_back_in_the_order_of_the_batch() -> None:
     chosen, like = torch.tensor([5, 0, 9, 3]), torch.zeros(1)
     halves = [
-        Clipped(torch.tensor([0.0, 3.0]), 1.0, torch.tensor([10.0, 13.0])),
-        Clipped(torch.tensor([5.0, 9.0]), 1.0, torch.tensor([15.0, 19.0])),
+        ClippedBatch(torch.tensor([0.0, 3.0]), 1.0, torch.tensor([10.0, 13.0])),
+        ClippedBatch(torch.tensor([5.0, 9.0]), 1.0, torch.tensor([15.0, 19.0])),
     ]
     found = joined(halves, 1.0, like, chosen)
     assert found.norms.tolist() == [5.0, 0.0, 9.0, 3.0]
@@ -142,7 +142,7 @@ def test_squares_are_as_large_as_they_say_and_no_larger(k: int, there: bool) -> 
 def test_factors_and_what_counts_as_clipped() -> None:
     norms = torch.tensor([0.0, 0.5, 2.0, math.inf], dtype=torch.float64)
     assert factors(norms, 1.0, 0.5, torch.float64).tolist() == [1.0, 1.0, 0.25, 0.0]
-    assert Clipped(torch.tensor([0.5, 1.0, 1.5]), 1.0, norms).clipped == 1
+    assert ClippedBatch(torch.tensor([0.5, 1.0, 1.5]), 1.0, norms).clipped == 1
     assert Layers(3.0).each(4) == 1.5
 
 
