@@ -52,7 +52,7 @@ import numpy as np
 import torch
 
 from sordino.base.arrays import Array, Bools, Ints
-from sordino.base.entropy import History
+from sordino.base.entropy import Transcript
 from sordino.base.errors import LocalProtocolError, RemoteProtocolError
 from sordino.base.message import Derivative, Embedding, Labels, Passive, Turn, Vector, numbers
 from sordino.core import effect
@@ -316,7 +316,7 @@ class VerticalSite(Events, SiteSide[StreamState]):
             self.repeats_noise = noise.embedding is not None or noise.update is not None
 
     @property
-    def history(self) -> History | None:
+    def history(self) -> Transcript | None:
         """The history that a party's noise is drawn over."""
         return None if self.party is None else self.party.noise.history
 
