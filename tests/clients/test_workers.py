@@ -22,8 +22,8 @@ import warm
 from cases import ARRIVAL, CLIENT, METHODS, MORE, ORDERED, SAMPLE, study_of
 from sordino.base.errors import StudyError, WorkerGone
 from sordino.clients.assemble import Assembly
-from sordino.clients.simulation import Simulation
 from sordino.clients.workers import INTERRUPT, Load, Workers, workers
+from sordino.clients.world import HorizontalWorld
 from sordino.core import regimes
 from sordino.core import study as studies
 from sordino.core.run import session
@@ -137,7 +137,7 @@ def test_workers_that_have_finished_get_what_process_0_would_work_on_next(
     tmp_path: Path, group: Workers
 ) -> None:
     """Its own tasks are due first here: it worked them all off before it listened to anybody."""
-    own, answer = [], Simulation.answer
+    own, answer = [], HorizontalWorld.answer
 
     def slow(*given: Any) -> Any:
         own.append(given)
@@ -146,7 +146,7 @@ def test_workers_that_have_finished_get_what_process_0_would_work_on_next(
 
     with (
         mock.patch.object(Assembly, "work", lambda self, client, task: client + 1.0),
-        mock.patch.object(Simulation, "answer", slow),
+        mock.patch.object(HorizontalWorld, "answer", slow),
         mock.patch.dict(MANY, {"twelve": (*MANY["dp-sgd"][:2], TWELVE)}),
     ):
         play(tmp_path / "run", "twelve", group)
