@@ -24,7 +24,7 @@ from sordino.core.network import Agreement
 from sordino.network import certificates, demo, server, site
 from sordino.network.kit import AGREEMENT, read_agreement
 from sordino.network.site import JoinOptions
-from sordino.network.status import Shown
+from sordino.network.status import Listeners
 from sordino.network.transport import Mailbox
 from sordino_mqtt import broker as brokers
 from sordino_mqtt import link
@@ -175,8 +175,10 @@ class Run:
 
     def play(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Everybody to the end."""
-        own = Shown(row=self.rows.append, begin=lambda going: None, log=log_to(self.words.append))
-        site_shown = Shown(
+        own = Listeners(
+            row=self.rows.append, begin=lambda going: None, log=log_to(self.words.append)
+        )
+        site_shown = Listeners(
             row=lambda row: None, begin=lambda going: None, log=log_to(lambda text: None)
         )
 

@@ -28,7 +28,7 @@ from sordino.network.kit import Agreed
 from sordino.network.server import serve
 from sordino.network.server_session import Heard, ServerSession
 from sordino.network.site import JoinOptions
-from sordino.network.status import Incidents, Reporter, Shown, conclude
+from sordino.network.status import Incidents, Listeners, Reporter, conclude
 from sordino.network.storage import JOURNAL
 from sordino.network.transport import Event, Mailbox
 from sordino.privacy import Gaussian, Ledger, LedgerSession, PoissonSampled, accountant
@@ -572,6 +572,8 @@ def test_no_journal_is_left_when_the_servers_own_budget_is_spent(
     }
     assert not (found.server / JOURNAL).exists()
     (found.server / JOURNAL).write_bytes(b"left by a kill")
-    shown = Shown(row=lambda row: None, begin=lambda going: None, log=log_to(lambda words: None))
+    shown = Listeners(
+        row=lambda row: None, begin=lambda going: None, log=log_to(lambda words: None)
+    )
     serve(found.laid.server, shown, way=lambda *given: found.net)
     assert not (found.server / JOURNAL).exists()

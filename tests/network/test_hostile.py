@@ -25,7 +25,7 @@ from sordino.network.frames import Ask, FromSite, Say
 from sordino.network.kit import RUN
 from sordino.network.server import serve
 from sordino.network.server_session import AT_ONCE, MOST_BAD
-from sordino.network.status import INCIDENTS, Incidents, Shown
+from sordino.network.status import INCIDENTS, Incidents, Listeners
 from sordino.network.transport import Lost, Stranger
 
 from .conftest import Makes
@@ -393,7 +393,7 @@ def test_strangers_stand_in_the_log_and_a_flood_of_them_is_told_a_few_times(
         raise Enough
 
     kit, words = laid(tmp_path, "synchronous").server, list[str]()
-    shown = Shown(row=lambda row: None, begin=lambda going: None, log=log_to(words.append))
+    shown = Listeners(row=lambda row: None, begin=lambda going: None, log=log_to(words.append))
     with pytest.raises(Enough):
         serve(kit, shown, way=way)
     lines = [(each.site, each.what, each.detail) for each in read_incidents(kit / RUN)]

@@ -281,7 +281,8 @@ def test_a_scripted_server_that_is_killed_goes_on_to_the_same_model(
 def test_a_server_steps_through_few_inputs_however_rare_its_checkpoints_are(
     name: str, federate: Makes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    long = "budget.updates=400" if name == "asynchronous" else "budget.rounds=60"
+    arrivals = name in ("asynchronous", "edges in passes")
+    long = "budget.updates=400" if arrivals else "budget.rounds=60"
     rare = ["execution.evaluate_every=1", "execution.checkpoint_every=1000"]
     found = federate(name, [long, *rare, "privacy.epsilon=1e6"])
     monkeypatch.setattr(storage, "MOST_INPUTS", 30)

@@ -24,7 +24,7 @@ from sordino.network.demo import DemoFederation
 from sordino.network.kit import RUN, Agreed
 from sordino.network.site import JoinOptions, join, opened, prepare_site, promised
 from sordino.network.site_session import MOST_LOST, MOST_UNPAID, OWN, SiteMoment, SiteSession
-from sordino.network.status import Shown
+from sordino.network.status import Listeners
 from sordino.network.storage import OUTBOX as NAMES
 from sordino.network.storage import AnswerStore
 from sordino.privacy import Ledger
@@ -247,7 +247,7 @@ def test_in_a_rehearsal_the_same_bytes_are_booked_once(name: str, tmp_path: Path
     assert charges(folder) == once
 
 
-SHOWN = Shown(row=lambda row: None, begin=lambda going: None, log=log_to(lambda text: None))
+SHOWN = Listeners(row=lambda row: None, begin=lambda going: None, log=log_to(lambda text: None))
 
 
 def test_a_kit_whose_noise_everybody_knows_is_no_federation(tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def test_a_file_of_the_kit_that_is_being_copied_is_waited_for(
         return again
 
     monkeypatch.setattr(transport.WebSocket, "site", copied)
-    shown = Shown(row=lambda row: None, begin=lambda going: None, log=log_to(said.append))
+    shown = Listeners(row=lambda row: None, begin=lambda going: None, log=log_to(said.append))
     with pytest.raises(Stopped):
         join(JoinOptions(kit=kit, data=data), shown)
     assert sum("no connection to the server" in each and str(kit) in each for each in said) == 3

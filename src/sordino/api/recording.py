@@ -59,7 +59,7 @@ def record(
             )
         given = [Path(each) for each in proofs_of]
         if agreed is not None and not given:
-            given = [run] if (run / proofs.NAME).is_file() else proofs.kept(run)
+            given = [run] if (run / proofs.NAME).is_file() else proofs.saved(run)
         authority = home / "authority.pem"
         proved = [(each, proofs.read(each), proofs.verify(each, authority)) for each in given]
         said = document.Answers() if answers is None else document.read_answers(Path(answers))

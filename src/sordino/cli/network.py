@@ -20,7 +20,7 @@ from sordino.cli.run import AsJson, Quiet, Set, StudyFile
 
 if TYPE_CHECKING:
     from sordino.core.run.session import Going, Outcome
-    from sordino.network.status import Shown
+    from sordino.network.status import Listeners
     from sordino.network.transport import OpensHub
 
 
@@ -119,21 +119,21 @@ def serve(
     ending = threading.Lock()
     form = log_format or ("text" if several else None)
     with ExitStack() as stack:
-        shown = {kit: stack.enter_context(_shown(kit, form, log_level, quiet)) for kit in runs}
+        listeners = {k: stack.enter_context(_listeners(k, form, log_level, quiet)) for k in runs}
         if several and form is not None:
             say.log.set(log_to(say.people, Lines(form), log_level))
         if page is not None:
             names = {_names(kit)[0]: run for kit, run in runs.items()}
             pages = stack.enter_context(closing(Page(names, page)))
-            shown[kits[0]].log.info(f"status: {pages.address}")
+            listeners[kits[0]].log.info(f"status: {pages.address}")
 
         def play(kit: Path, way: OpensHub) -> None:
-            log = None if form is None else shown[kit].log
+            log = None if form is None else listeners[kit].log
             say.log.set(log)
             try:
                 outcome = server.serve(
                     kit,
-                    shown[kit],
+                    listeners[kit],
                     way=way,
                     out=runs[kit],
                     test=tests.get(kit),
@@ -211,8 +211,8 @@ def join(
             for line in site.promised(options):
                 say.result(line)
         return
-    with _shown(kit, log_format, log_level, quiet) as shown:
-        outcome = site.join(options, shown)
+    with _listeners(kit, log_format, log_level, quiet) as listeners:
+        outcome = site.join(options, listeners)
     _conclude(outcome, as_json)
 
 
@@ -380,7 +380,7 @@ def proof(
     )
     say.result(printable(told, 1000))
     if keep is not None:
-        say.people(f"Kept in {proofs.keep(run, statement, keep)}")
+        say.people(f"Kept in {proofs.save(run, statement, keep)}")
     if as_json:
         say.machine(statement)
 
@@ -398,19 +398,19 @@ def _names(kit: Path) -> tuple[str, str]:
 
 
 @contextmanager
-def _shown(kit: Path, form: Format | None, level: Level, quiet: bool) -> Iterator[Shown]:
+def _listeners(kit: Path, form: Format | None, level: Level, quiet: bool) -> Iterator[Listeners]:
     """Progress, messages and notices on a console; or log lines alone, errors of the command
     included. That there is a notice depends on private rows, so that no line says it.
     """
     from sordino.core.records import known
     from sordino.data.notices import noticed
     from sordino.live.console import Running
-    from sordino.network.status import Shown
+    from sordino.network.status import Listeners
 
     if form is None:
         with noticed(say.people), closing(Running(quiet)) as progress:
             log = log_to(say.people, level=level)
-            yield Shown(row=progress.row, begin=progress.begin, log=log)
+            yield Listeners(row=progress.row, begin=progress.begin, log=log)
         return
     log = log_to(say.people, Lines(form, *_names(kit)), level)
     say.log.set(log)
@@ -421,7 +421,7 @@ def _shown(kit: Path, form: Format | None, level: Level, quiet: bool) -> Iterato
         for warning in known(going.about.warnings) or ():
             log.warning(warning)
 
-    yield Shown(row=lambda row: None, begin=begin, log=log)
+    yield Listeners(row=lambda row: None, begin=begin, log=log)
 
 
 def _conclude(outcome: Outcome, as_json: bool) -> None:

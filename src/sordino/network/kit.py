@@ -235,7 +235,7 @@ def _fill(
         _put(out / name, files | lists)
     for name, made in issued.items():
         serials[name] = [*serials.get(name, []), str(made.certificate.serial_number)]
-    kept = {_kept(agreement, name): made.pem()[0] for name, made in issued.items()}
+    kept = {_last_pem(agreement, name): made.pem()[0] for name, made in issued.items()}
     kept[SERIALS] = tomli_w.dumps(serials).encode()
     return {**shared, **lists, **kept, "authority.key": key} if before is None else kept
 
@@ -249,7 +249,7 @@ def keyed(authority: Path, agreement: Agreement, now: dt.datetime) -> list[str]:
     revoked = certificates.read_revoked(authority, by.certificate)
     found = []
     for name in _known(agreement) & _serials(authority).keys():
-        if (kept := authority / _kept(agreement, name)).exists():
+        if (kept := authority / _last_pem(agreement, name)).exists():
             last = certificates.read_certificate(kept.parent, kept.name)
             usable = now < last.not_valid_after_utc and last.serial_number not in revoked
             usable &= name != listens or certificates.listens_at(last, agreement.host)
@@ -262,7 +262,7 @@ def keyed(authority: Path, agreement: Agreement, now: dt.datetime) -> list[str]:
     return sorted(found)
 
 
-def _kept(agreement: Agreement, name: str) -> str:
+def _last_pem(agreement: Agreement, name: str) -> str:
     """Return where an authority keeps somebody's last certificate: a server's to a broker apart
     from one to listen with.
     """
@@ -338,7 +338,7 @@ def renew(authority: Path, name: str, out: Path, now: dt.datetime, host: str = "
     with said_clearly(out):
         _put(out, _named(_file(name), made))
     serials[name] = [*serials.get(name, []), str(made.certificate.serial_number)]
-    kept = {_kept(agreement, name): made.pem()[0], SERIALS: tomli_w.dumps(serials).encode()}
+    kept = {_last_pem(agreement, name): made.pem()[0], SERIALS: tomli_w.dumps(serials).encode()}
     _put(authority, kept)
 
 

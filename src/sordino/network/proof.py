@@ -149,7 +149,7 @@ def stated(proof: Proof, authority: Path, path: Path) -> Statement:
     return statement
 
 
-def keep(folder: Path, statement: Statement, run: Path) -> Path:
+def save(folder: Path, statement: Statement, run: Path) -> Path:
     """Put a site's proof, which has been verified, into the run folder of the server.
 
     Raises:
@@ -167,7 +167,7 @@ def keep(folder: Path, statement: Statement, run: Path) -> Path:
     return target
 
 
-def kept(run: Path) -> list[Path]:
+def saved(run: Path) -> list[Path]:
     """Return the folders of proofs that a server's run folder holds."""
     return sorted(each.parent for each in run.glob(f"{KEPT}/*/{NAME}"))
 

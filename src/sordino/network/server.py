@@ -39,7 +39,7 @@ from sordino.network import certificates, frames, sums, transport
 from sordino.network.kernel import KernelOptions, LiveKernel, NetworkKernel, ScriptedKernel
 from sordino.network.kit import AGAIN, AGREEMENT, RUN, Agreed, read_agreement
 from sordino.network.server_session import ServerSession
-from sordino.network.status import Incidents, Reporter, Shown, conclude
+from sordino.network.status import Incidents, Listeners, Reporter, conclude
 from sordino.network.storage import JOURNAL, Journal, load_tokens
 from sordino.network.transport import Hub, Mailbox, OpensHub
 from sordino.privacy import Budget, Event, LedgerSession
@@ -96,7 +96,7 @@ class ServerOptions:
 
 def serve(
     folder: Path,
-    shown: Shown,
+    listeners: Listeners,
     *,
     way: OpensHub,
     out: Path | None = None,
@@ -126,18 +126,18 @@ def serve(
     agreement = agreed.agreement
     certificates.refuse_other_authority(folder, "server.pem")
     certificates.refuse_expired(folder, "server.pem", dt.datetime.now(dt.UTC))
-    incidents = Incidents(run, shown.log)
+    incidents = Incidents(run, listeners.log)
     opened: list[Hub] = []
 
     def opens(limit: int, mailbox: Mailbox) -> Hub:
-        opened.append(way(limit, mailbox, incidents.connection, shown.log.info))
-        shown.log.info(f"{agreement.name}: waiting for {len(agreement.names)} sites")
+        opened.append(way(limit, mailbox, incidents.connection, listeners.log.info))
+        listeners.log.info(f"{agreement.name}: waiting for {len(agreement.names)} sites")
         return opened[-1]
 
     options = ServerOptions(
         agreed=agreed,
         opens=opens,
-        reports=Reporter(run, agreed, incidents, shown.log),
+        reports=Reporter(run, agreed, incidents, listeners.log),
         noted=incidents.note,
         test=agreed.network.test(test),
         scripted=scripted,
@@ -146,13 +146,13 @@ def serve(
     )
     build = prepare_server(options)
     if (run / "run.json").exists():
-        done = resume(run, shown.row, shown.begin, build=build, again=AGAIN)
+        done = resume(run, listeners.row, listeners.begin, build=build, again=AGAIN)
     else:
-        done = begin(agreed.study, run, shown.row, shown.begin, build=build, again=AGAIN)
+        done = begin(agreed.study, run, listeners.row, listeners.begin, build=build, again=AGAIN)
     with locked(run):
         if not opened:
             heard = farewell(run, options, FAREWELL)
-            shown.log.info(f"the run had ended; {heard} sites were told so")
+            listeners.log.info(f"the run had ended; {heard} sites were told so")
         conclude(run, done.rounds, done.spent, done.why)
     return done
 

@@ -37,7 +37,7 @@ from sordino.network.kit import AGAIN, KEYS, RUN, Agreed
 from sordino.network.proof import write as write_proof
 from sordino.network.secure_client import SecureSumClient
 from sordino.network.site_session import SiteMoment, SiteSession, unpacked
-from sordino.network.status import Shown
+from sordino.network.status import Listeners
 from sordino.network.storage import AnswerStore
 from sordino.privacy import Budget, LedgerSession
 from sordino.privacy.rounding import epsilon_text
@@ -268,7 +268,7 @@ def unchecked(agreed: Agreed, own: Dataset) -> str | None:
     )
 
 
-def join(options: JoinOptions, shown: Shown) -> session.Outcome:
+def join(options: JoinOptions, listeners: Listeners) -> session.Outcome:
     """Take part with one's own data, until the run is over; its proof is written then.
 
     Raises:
@@ -276,7 +276,7 @@ def join(options: JoinOptions, shown: Shown) -> session.Outcome:
             kit's study draws noise from a seed and this is no rehearsal.
     """
     agreed, index, study, own = opened(options)
-    privacy = study.privacy
+    privacy, folder = study.privacy, options.folder
     if privacy.unit != "none" and privacy.entropy != "system" and not options.rehearsal:
         raise StudyError(
             f"{options.kit}: the noise of this study comes from its seed, which everybody knows: "
@@ -284,24 +284,24 @@ def join(options: JoinOptions, shown: Shown) -> session.Outcome:
             "public, join the rehearsal with --rehearsal"
         )
     if (warning := unchecked(agreed, own)) is not None:
-        shown.log.warning(warning)
-    if not (options.folder / "run.json").exists():
+        listeners.log.warning(warning)
+    if not (folder / "run.json").exists():
         known, held = agreed.network.recognised(study, own)
         if (warning := stranger(known, held, len(own), options.ledger)) is not None:
             notice(warning)  # of its own rows, so that no log holds it
     certificates.refuse_expired(options.kit, "site.pem", dt.datetime.now(dt.UTC))
     travels = transport.of(agreed.agreement.transport)
     connects = travels.site(agreed.agreement.at(options.address), index, options.kit)
-    build = prepare_site(agreed=agreed, index=index, own=own, connects=connects, log=shown.log)
-    if (options.folder / "run.json").exists():
-        _refuse_another_promise(study, options.folder)
-        done = session.resume(options.folder, shown.row, shown.begin, build=build, again=AGAIN)
+    build = prepare_site(agreed=agreed, index=index, own=own, connects=connects, log=listeners.log)
+    if (folder / "run.json").exists():
+        _refuse_another_promise(study, folder)
+        done = session.resume(folder, listeners.row, listeners.begin, build=build, again=AGAIN)
     else:
         done = session.begin(
-            study, options.folder, shown.row, shown.begin, build=build, again=AGAIN
+            study, folder, listeners.row, listeners.begin, build=build, again=AGAIN
         )
-    with locked(options.folder):
-        write_proof(options.kit, options.folder, agreed, index, done)
+    with locked(folder):
+        write_proof(options.kit, folder, agreed, index, done)
     return done
 
 

@@ -52,7 +52,7 @@ NAMED = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class Listeners:
     """Listeners: of rows of the run's log, of the beginning, and of messages."""
 
     row: Show

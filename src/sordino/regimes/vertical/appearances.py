@@ -15,9 +15,11 @@ block is played. A run on one machine, a server and a site at work all use :clas
 # it goes beyond that number. A block is charged as a whole, before anything of it is released.
 #
 # Who charges what. All processes read the same entities in the same order, so all of them find the
-# same appearances at the same events. A run on one machine and a server charge all units. A site
-# charges the unit of its own data, and "entities". Who releases something shows an Allowance: its
-# permits must add up to all appearances until the end of the block.
+# same appearances at the same events. A run on one machine and a server charge all units: the
+# kernel asks for the charges of the open block (Events.requests). A site charges the unit of its
+# own data, and "entities": its session asks before each turn (VerticalSite.site_requests). Who
+# releases something shows an Allowance: its permits must add up to all appearances until the end of
+# the block.
 #
 # Keys. A ledger charges a key once, and whoever asks again gets the permit of the same entry:
 #
@@ -184,7 +186,7 @@ class Appearances:
 
 
 def not_booked(charges: Iterable[ChargeRequest], permits: Permits) -> list[ChargeRequest]:
-    """Return the charges for which there is no permit yet."""
+    """Return the charges whose keys are on no permit yet."""
     keys = {permit.key for permit in permits}
     return [each for each in charges if each.charge.key not in keys]
 
