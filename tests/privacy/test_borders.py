@@ -12,8 +12,10 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+from dp_accounting.rdp import rdp_privacy_accountant  # type: ignore[import-untyped]
 
 from sordino.base.errors import LedgerError, StudyError
+from sordino.privacy import grid, parts, renyi
 from sordino.privacy.accounting import accountant, fixed_order
 from sordino.privacy.budget import Budget, epsilon_after, left_out, most_steps, noise_multiplier
 from sordino.privacy.event import (
@@ -36,6 +38,7 @@ from sordino.privacy.event import (
 )
 from sordino.privacy.formats import NEWEST
 from sordino.privacy.parts import law, named
+from sordino.privacy.pure import Kind
 from sordino.privacy.records import classes, people, store
 from sordino.privacy.records.classes import (
     Class,
@@ -193,6 +196,56 @@ def test_questions_at_the_borders(name: str) -> None:
     assert by.epsilon(many, 1e-5) == by.epsilon(many, 1e-5, quick=False)
     if name.startswith("pld"):
         assert by.epsilon(many, 1e-5) < by.epsilon(many, 1e-5, quick=True)
+
+
+def test_orders_are_those_of_others() -> None:
+    """Of dp-accounting, and one more; the classic ones of the papers."""
+    theirs = rdp_privacy_accountant.DEFAULT_RDP_ORDERS
+    assert [*renyi.ORDERS] == [*theirs, 2048.0]
+    assert [*renyi.CLASSIC_ORDERS] == [*map(float, range(2, 64)), 128.0, 256.0, 512.0]
+
+
+def test_what_cannot_be_computed_has_no_bound() -> None:
+    kind = Kind(1.0, 1e-160)
+    assert math.isinf(renyi.divergences(((kind, 1),), (4.5,))[0])
+    assert renyi.fixed_delta(((kind, 1),), 1.0, 4.5) == 1.0
+    assert math.isinf(renyi.fixed_epsilon(((kind, 1),), 1e-5, 4.5))
+
+
+def test_numbers_of_trials_and_groups_at_their_borders() -> None:
+    even = NegativeBinomial(1.0, 0.5)
+    assert [parts.number(even, uniform, round) for uniform in (0.0, 0.4999, 0.5, 0.75)] == [
+        1, 1, 2, 3,
+    ]  # fmt: skip
+    assert parts._factor(0.5, 3) > math.fsum(math.exp(0.5 * i) for i in range(3))
+    assert parts._factor(1e-6, 100_000) > math.expm1(0.1) / math.expm1(1e-6)
+    assert parts._factor(0.0, 100_000) > 100_000.0
+    assert math.isinf(parts._factor(800.0, 3))
+    by, base = accountant("rdp"), ((G, 1),)
+    least = parts._ratio(by, base, even)
+    assert parts.best_delta(by, base, even, math.nextafter(least, 0.0)) == 1.0
+    assert parts.best_delta(by, base, even, least) < 1.0
+
+
+def test_losses_that_are_infinite_at_times() -> None:
+    one = grid.Side(0.5, -1, np.array([0.2, 0.3, 0.4]), 0.1)
+    other = grid.Side(0.5, 2, np.array([0.5, 0.25]), 0.25)
+    twice, both = one.power(2), one.compose(other)
+    assert twice.infinite == pytest.approx(0.19, rel=1e-12)
+    assert twice.lowest == -2
+    assert twice.masses == pytest.approx([0.04, 0.12, 0.25, 0.24, 0.16])
+    assert (both.lowest, both.infinite) == (1, pytest.approx(0.325))
+    assert both.masses == pytest.approx([0.1, 0.2, 0.275, 0.1])
+    assert one.compose(grid.Side(0.5, 3, np.array([0.5]), 0.0)).masses == pytest.approx(
+        [0.1, 0.15, 0.2]
+    )
+    for epsilon in (0.0, 0.2, 0.5, 9.0):
+        wanted = 0.1 + 0.4 * max(0.0, -math.expm1(epsilon - 0.5))
+        assert one.delta(epsilon) == pytest.approx(wanted)
+        if 0.0 < epsilon < 0.5:
+            assert one.epsilon(wanted) == pytest.approx(epsilon)
+    assert one.epsilon(0.09) == math.inf
+    assert one.epsilon(0.9) == 0.0
 
 
 def test_no_promise_and_no_steps_are_refused() -> None:

@@ -52,10 +52,13 @@ HISTORIES: dict[str, list[tuple[Event, int]]] = {
     "blocks": [(sampled(0.001, 2.0), 4100)],
     "sampled twice": [(PoissonSampled(0.5, sampled(0.2, 1.5)), 30)],
     "hardly any noise": [(sampled(0.01, 2e-3), 40)],
+    "hardly any noise, often": [(sampled(0.2, 2e-3), 4000)],
     "harsh and mild": [(sampled(0.02, 0.03), 5), (sampled(0.05, 2.0), 20), (Gaussian(0.04), 1)],
     "pure": [(Pure(0.1), 200), (PoissonSampled(0.1, Pure(0.5)), 60)],
     "pure, alone": [(PoissonSampled(0.05, Pure(0.4)), 500)],
     "pure, and much of it": [(PoissonSampled(0.3, Pure(35.0)), 3)],
+    "pure, very often": [(Pure(1e-3), 10**6)],
+    "pure, hardly private": [(Pure(50.0), 2)],
     "pure and noise": [(Pure(0.02), 5), (sampled(0.05, 1.3), 60), (Gaussian(20.0), 3)],
     "of one sample": [(PoissonSampled(0.04, BOTH), 25)],
     "of one sample, whole": [(PoissonSampled(1.0, BOTH), 3), (BOTH, 1)],
@@ -73,6 +76,13 @@ HISTORIES: dict[str, list[tuple[Event, int]]] = {
         (sampled(0.02, 2.0), 30),
     ],
     "selected, rarely": [(Selected(Gaussian(3.0), Poisson(0.4)), 1)],
+    "selected, of nothing": [(Selected(Nothing(), Poisson(2.0)), 1)],
+    "selected, of raw ones": [(Selected(NonPrivate("raw"), Poisson(2.0)), 1)],
+    "selected, pure": [(Selected(Pure(0.4), NegativeBinomial(1.0, 0.2)), 1)],
+    "selected, beside": [
+        (Selected(Repeated(sampled(0.02, 2.0), 30), NegativeBinomial(1.0, 0.2)), 1),
+        (sampled(0.02, 1.0), 30),
+    ],
     "chosen": [(Chosen(8.0, sampled(0.02, 2.0)), 40), (Gaussian(10.0), 1)],
     "chosen for another order": [(Chosen(4.0, Gaussian(2.0)), 1)],
     "chosen, without noise": [(Chosen(8.0, NonPrivate("raw")), 1)],
@@ -127,6 +137,7 @@ def prices() -> Iterator[tuple[str, Figure]]:
         for uniform in (0.0, 0.3, 0.9, 0.999):
             yield f"number of {law} at {uniform}", partial(parts.number, law, uniform, round)
         yield f"ratio of {law}", partial(parts.ratio, law, falling, 1.5)
+        yield f"ratio of {law}, flat", partial(parts.ratio, law, lambda _: 0.3, 1.5)
     about: dict[str, Any] = {"sampling_rate": 0.02, "epsilon": 1.5, "delta": 1e-5}
     for steps, rows, names in (
         (30, 1, NAMES), (30, 3, ("rdp",)), ([(1.0, 20), (1.5, 10)], 1, ("pld", "rdp")),

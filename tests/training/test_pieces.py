@@ -392,3 +392,23 @@ def test_all_places_of_a_piece_are_used_and_weights_stay() -> None:
         assert told == rows
         assert places.tolist() == list(range(rows))
     assert torch.equal(flat.weights, before)
+
+
+def test_pieces_are_worked_off_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, true = [], plan.Plan.slopes
+
+    def slopes(*given: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return true(*given)
+
+    monkeypatch.setattr(plan.Plan, "slopes", slopes)
+    flat = Flat(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
+    kernel, out = ClippedSum(flat, cross_entropy), torch.empty(flat.dim, dtype=torch.float64)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        kernel(torch.ones(5, 3), torch.zeros(5, dtype=torch.int64), 1.0, out)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {1}
