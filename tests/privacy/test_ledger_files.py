@@ -19,6 +19,7 @@ from sordino.base.errors import LedgerError, LedgerUnavailable, ResumeError, Stu
 from sordino.cli.say import failed
 from sordino.privacy import Budget, Charge, Gaussian, Ledger, LedgerSession, PoissonSampled, storage
 from sordino.privacy import ledger as ledger_module
+from sordino.privacy.formats import NEWEST
 from sordino.privacy.records import Records
 from sordino.privacy.storage import LedgerExists
 
@@ -414,27 +415,24 @@ def test_one_may_charge_while_reading_and_leave_off_reading(
         assert ledger.verify().entries == 16
 
 
+def copy_entry(path: Path, seq: int) -> None:
+    """Copy the first entry to another place, under another key."""
+    told = {"seq": str(seq), "key": "'x'"}
+    columns = ", ".join(told.get(name, name) for name in NEWEST.names)
+    with sqlite3.connect(path) as db:
+        db.execute(f"INSERT INTO entries SELECT {columns} FROM entries LIMIT 1")
+    db.close()
+
+
 @pytest.mark.parametrize("seq", [-(2**63), -1, 0])
 def test_an_entry_before_the_first_is_found(path: Path, seq: int) -> None:
-    with sqlite3.connect(path) as db:
-        db.execute(
-            "INSERT INTO entries SELECT ?, unit, event, count, why, method, round, 'x', "
-            "prev, digest FROM entries LIMIT 1",
-            (seq,),
-        )
-    db.close()
+    copy_entry(path, seq)
     with Ledger.open(path) as ledger, pytest.raises(LedgerError, match="entry 1 is missing"):
         ledger.verify()
 
 
 def test_an_entry_with_the_last_of_all_numbers_can_be_read_and_is_found(path: Path) -> None:
-    with sqlite3.connect(path) as db:
-        db.execute(
-            "INSERT INTO entries SELECT ?, unit, event, count, why, method, round, 'x', "
-            "prev, digest FROM entries LIMIT 1",
-            (2**63 - 1,),
-        )
-    db.close()
+    copy_entry(path, 2**63 - 1)
     with Ledger.open(path, readonly=True) as ledger:
         assert len(list(ledger.entries())) == 3
         with pytest.raises(LedgerError, match="entry 5 is missing"):
@@ -471,9 +469,10 @@ def forge(path: Path, first: int, last: int) -> None:
         prev = None
         for seq in range(first, last + 1):
             row = list(db.execute("SELECT * FROM entries WHERE seq = ?", (seq,)).fetchone())
-            row[8] = prev or row[8]
-            prev = hashlib.sha256(json.dumps(row[:9], separators=(",", ":")).encode()).hexdigest()
-            db.execute("UPDATE entries SET prev = ?, digest = ? WHERE seq = ?", (row[8], prev, seq))
+            row[-2] = before = prev or row[-2]
+            said = json.dumps(row[:-1], separators=(",", ":")).encode()
+            prev = hashlib.sha256(said).hexdigest()
+            db.execute("UPDATE entries SET prev = ?, digest = ? WHERE seq = ?", (before, prev, seq))
     db.close()
 
 

@@ -59,7 +59,7 @@ def show(
             labels = ledger.labels()
             held = [] if as_json else open_runs(ledger)
         if as_json:
-            entries += [entry_record(entry) for _, entry in pairs]
+            entries += [entry_record(entry, ledger.format.names) for _, entry in pairs]
             continue
         rows = []
         for _, e in pairs:

@@ -106,7 +106,7 @@ class Entry(_Charged):
 
 SHOWN_COLUMNS = ("seq", "unit", "round", "count", "event", "method", "why", "key", "digest")
 """Columns of an entry in tables, in this order: ``so.Ledger.to_polars`` has all of them, ``sordino
-ledger show`` all but three. Its JSON has those of the newest format, but for three.
+ledger show`` all but three. Its JSON has those of the ledger's own format, but for three.
 """
 
 

@@ -46,7 +46,6 @@ from sordino.data.sets import is_ours
 from sordino.privacy import Entry, Ledger, accountant, encode
 from sordino.privacy.chain import BEGIN, OTHERS, PROMISED, RECORDS, ROWS, SEAL, Note
 from sordino.privacy.event import History
-from sordino.privacy.formats import NEWEST
 from sordino.privacy.records import Prices, outside, spendings
 from sordino.privacy.rounding import epsilon_text
 from sordino.privacy.session import refuse_closed
@@ -652,9 +651,9 @@ def _at_place(path: Path, error: Exception) -> str:
 # The same for machines, as JSON has it, with the number of its format.
 
 
-def entry_record(entry: Entry) -> Row:
-    """Return a charge as it stands in the ledger, its event as the object that its text is."""
-    names = (name for name in NEWEST.names if name not in ("method", "key", "prev"))
+def entry_record(entry: Entry, columns: Sequence[str]) -> Row:
+    """Return a charge as it stands in its ledger, its event as the object that its text is."""
+    names = (name for name in columns if name not in ("method", "key", "prev"))
     row = {name: getattr(entry, name) for name in names}
     return row | {"event": json_of(encode(entry.event))}
 
