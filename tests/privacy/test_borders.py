@@ -12,7 +12,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from dp_accounting.rdp import rdp_privacy_accountant  # type: ignore[import-untyped]
+from dp_accounting.rdp import rdp_privacy_accountant
 
 from sordino.base.errors import LedgerError, StudyError
 from sordino.privacy import grid, parts, renyi
@@ -234,7 +234,8 @@ def test_losses_that_are_infinite_at_times() -> None:
     assert twice.infinite == pytest.approx(0.19, rel=1e-12)
     assert twice.lowest == -2
     assert twice.masses == pytest.approx([0.04, 0.12, 0.25, 0.24, 0.16])
-    assert (both.lowest, both.infinite) == (1, pytest.approx(0.325))
+    assert both.lowest == 1
+    assert both.infinite == pytest.approx(0.325)
     assert both.masses == pytest.approx([0.1, 0.2, 0.275, 0.1])
     assert one.compose(grid.Side(0.5, 3, np.array([0.5]), 0.0)).masses == pytest.approx(
         [0.1, 0.15, 0.2]
