@@ -30,6 +30,7 @@ from sordino.mechanisms.kinds import GaussianNoise, HaarNoise, KNormNoise, Noise
 from sordino.mechanisms.knorm import ExponentialNorm, KNorm
 from sordino.mechanisms.response import RandomisedResponse
 from sordino.mechanisms.shared import SharedNoise
+from sordino.privacy import NonPrivate
 
 STORED = Path(__file__).parents[1] / "golden" / "noise.json"
 Numbers = list[float]
@@ -221,6 +222,46 @@ def test_sines_of_exact_angles_are_right_to_their_last_digits() -> None:
         angle = 2 * mpmath.pi * mpmath.mpf(k) / 2**53
         assert abs(float(cosine - mpmath.cos(angle))) <= 2.0**-49
         assert abs(float(sine - mpmath.sin(angle))) <= 2.0**-49
+
+
+def test_noise_has_the_margin_for_rounding_that_it_says() -> None:
+    for clip, sigma, d in ((1.0, 1.0, 5), (0.3, 2.7, 1234)):
+        made = Grid.of(clip=clip, noise_multiplier=sigma, dimension=d)
+        moved = mpmath.mpf(clip) / made.step + mpmath.sqrt(d)
+        assert 2.0**-48.5 < made.deviation / (sigma * moved) - 1 < 2.0**-47.5
+
+
+def test_what_is_just_allowed_and_what_is_not() -> None:
+    for kind in ("banded", "blt"):
+        for separation, passes in ((0, 1), (1, 0), (2**17 + 1, 1)):
+            with pytest.raises(StudyError, match=r"privacy\.batches must be from 1 to 131072"):
+                Correlation(kind=kind, separation=separation, passes=passes)
+    assert Correlation(kind="banded", separation=3318, passes=1).steps is None
+    with pytest.raises(StudyError, match="banded noise can be computed"):
+        Correlation(kind="banded", separation=3319, passes=1)
+    assert Correlation(kind="blt", separation=2**17, passes=9).steps == 2**17
+    assert Correlation(kind="blt", separation=2**16 + 1, passes=9).steps == 2**16 + 1
+    events = [ExponentialNorm(clip=1.0, noise_multiplier=1.0, dimension=d).event() for d in (1, 2)]
+    assert [isinstance(each, NonPrivate) for each in events] == [False, True]
+    with pytest.raises(StudyError, match="take more than 1e-15"):
+        RandomisedResponse(epsilon=1e-17, classes=3)
+    for epsilon, classes in ((0.0, 2), (math.inf, 2), (1.0, 0)):
+        with pytest.raises(StudyError):
+            RandomisedResponse(epsilon=epsilon, classes=classes)
+    assert RandomisedResponse(epsilon=1e-300, classes=1).event().epsilon == 0.0
+    for clip in (1e-12, 1e12):
+        Gaussian(clip=clip, noise_multiplier=1e-300)
+        Single(clip=clip, noise_multiplier=clip)
+    for clip, sigma in ((9.9e-13, 1.0), (1.01e12, 1.0), (1.0, 0.0), (1.0, math.inf)):
+        with pytest.raises(StudyError):
+            Gaussian(clip=clip, noise_multiplier=sigma)
+    vector = torch.tensor([3.0, 4.0])
+    for norm, inside, kept in ((5.0, True, False), (4.99, True, True), (1e19, False, False)):
+        short, within = gaussian.shortened(vector, norm, 5.0)
+        assert within == inside
+        assert torch.equal(short, vector) == kept
+        assert bool(short.any())
+    assert not gaussian.shortened(vector, 1.1e19, 5.0)[0].any()
 
 
 def test_numbers_of_the_proofs_are_those_of_the_proofs() -> None:
