@@ -360,7 +360,7 @@ def test_what_histories_weigh() -> None:
         (Selected(G, Poisson(1.0)), 0.5),
         (NonPrivate("raw"), 1e12), (Nothing(), 0.0),
     ):  # fmt: skip
-        assert weight({(event, "sample", 1): 1}) == pytest.approx(cost)
+        assert weight({(event, "sample", 1): 1}) == pytest.approx(cost, rel=1e-14)
         assert weight({(event, "sample", 3): 2, (G, "client", 1): 1}) == pytest.approx(
             18 * cost + 0.25
         )

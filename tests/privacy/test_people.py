@@ -763,6 +763,17 @@ def test_no_round_that_is_charged_again_goes_beyond_the_plan(tmp_path: Path) -> 
             booked(one, "a", STEP, 1, key="3/round 1")
 
 
+def test_a_later_run_may_charge_all_that_it_plans_and_no_more(tmp_path: Path) -> None:
+    with LedgerSession.for_data(tmp_path, "one", [of("a", 1)]) as one:
+        booked(one, "a", STEP, 3)
+        one.finish()
+    with LedgerSession.for_data(tmp_path, "two", [of("b", 1)]) as two:
+        begun(two, 50.0, ((STEP, 4),), others=True)
+        booked(two, "b", STEP, 4)
+        with pytest.raises(BudgetExceeded, match="plans no such charge"):
+            booked(two, "b", STEP, 1, key="more")
+
+
 def test_a_run_is_complete_where_every_plan_was_carried_out_by_somebody(tmp_path: Path) -> None:
     with LedgerSession.for_data(tmp_path, "one", [of("a", 1), of("b", 2), of("c", 3)]) as one:
         budgets = dict.fromkeys("abc", WIDE)

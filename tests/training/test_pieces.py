@@ -17,7 +17,7 @@ from sordino.base.errors import StudyError
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 from sordino.training.outline import FAST, SINGLE
-from sordino.training.perexample import clipping, layers, plan
+from sordino.training.perexample import clipping, layers, loops, plan
 from sordino.training.perexample.clipping import (
     ClippedBatch,
     Layers,
@@ -412,3 +412,40 @@ def test_pieces_are_worked_off_by_one_thread(monkeypatch: pytest.MonkeyPatch) ->
     finally:
         torch.set_num_threads(before)
     assert set(seen) == {1}
+
+
+def test_sums_of_one_layer_are_overwritten_whatever_stood_there() -> None:
+    """Also where nobody is drawn, and where one example is more than is added up at once."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(97, 3)).astype(np.float32)
+    labels, weight = np.arange(97) % 2, rng.normal(size=(2, 3)).astype(np.float32)
+    bias, one, none = np.zeros(2, np.float32), np.float32(1), np.float32(0)
+
+    def added(chosen: Any) -> tuple[Any, Any]:
+        sums, shifts = np.full((2, 3), 7.0), np.full(2, 7.0)
+        norms, losses = np.empty((2, len(chosen)), np.float32)
+        wrong = loops.linear(
+            x,
+            none,
+            one,
+            labels,
+            chosen,
+            weight,
+            bias,
+            False,
+            False,
+            0.0,
+            sums,
+            shifts,
+            norms,
+            losses,
+        )
+        assert wrong == 0
+        return sums, shifts
+
+    every = np.arange(97)
+    assert not any(part.any() for part in added(every[:0]))
+    for count in (96, 97):
+        each = [added(every[i : i + 1]) for i in range(count)]
+        for part, found in enumerate(added(every[:count])):
+            assert np.allclose(found, sum(one[part] for one in each), atol=1e-5)
