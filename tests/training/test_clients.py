@@ -148,7 +148,7 @@ def test_a_papers_form_divides_by_the_batch_as_drawn() -> None:
     both = expected, realised
     moved = [one.answer(asked, permits(one.price(asked))).weights - asked.weights for one in both]
     assert moved[1] == pytest.approx(moved[0] * Q * N / drawn, rel=1e-3, abs=1e-6)
-    assert expected.reach(asked, None) is None
+    assert expected.length_bound(asked, None) is None
     # the noise shows how many rows were drawn, in the first round, too, which sends nothing raw
     told = [NonPrivate in {type(event) for event, _ in one.price(asked)} for one in both]
     assert told == [False, True]

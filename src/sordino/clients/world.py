@@ -322,10 +322,8 @@ class HorizontalWorld(ServerSide[S], SiteSide[S]):
         """Return how long an answer is and may be, as its client says; None where it says
         nothing.
         """
-        reach = getattr(self.clients[site], "reach", None)
-        if reach is None or not isinstance(task, self.task):
-            return None
-        found: Length | None = reach(task, said)
+        bound = getattr(self.clients[site], "length_bound", None)
+        found: Length | None = bound(task, said) if bound and isinstance(task, self.task) else None
         return found
 
     @property

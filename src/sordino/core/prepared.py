@@ -24,8 +24,8 @@ from sordino.core.world import RunPlayer, Snapshot
 from sordino.data.notices import notice
 from sordino.mechanisms.gaussian import Gaussian
 from sordino.privacy import Budget, Charge, LedgerSession, Permit, covers_round
+from sordino.privacy.event import History
 from sordino.privacy.records import Records
-from sordino.privacy.session import History
 from sordino.privacy.storage import seen_by_others
 
 if TYPE_CHECKING:

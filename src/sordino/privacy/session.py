@@ -25,8 +25,7 @@ from sordino.base.fingerprints import refuse_other_data
 from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
 from sordino.privacy.chain import BEGIN, DATA, OTHERS, PLANNED, PROMISED, ROWS, SEAL, Charge, Head
-from sordino.privacy.event import Event, encode
-from sordino.privacy.event import History as History
+from sordino.privacy.event import Event, History, encode
 from sordino.privacy.ledger import Ledger, closed_if_refused
 from sordino.privacy.permit import Permit
 

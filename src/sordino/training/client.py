@@ -357,7 +357,7 @@ class PrivateClient(SteppingClient):
         )
         return extra.sent(self.update(task, statistics), first)
 
-    def reach(self, task: Train, said: object) -> Length | None:
+    def length_bound(self, task: Train, said: object) -> Length | None:
         """Return how far the model moved in an answer to this task, and may have; None where the
         optimizer or the mechanism does not say, and of what is no such answer.
         """

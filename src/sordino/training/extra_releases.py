@@ -1,13 +1,12 @@
 """Extra releases of a client, in the same answer as its model: what a method asks for, how a task
 says so, what it costs, and how a client computes it.
 
-A new kind is a field of :class:`Wants`, its price and its value in :class:`ExtraReleases`, all
-here; the fields of the messages that carry it (:mod:`sordino.base.message`); and the method that
-asks for it. A number is of the first step's batch, so that it shares the price of that sample; its
-field in ``Statistics`` has the name of that in ``Wants``. There is one number so far: with a second
-one, :meth:`ExtraReleases.exact` returns both. Noise is drawn over all numbers of a task (``hidden``
-in :mod:`.client`), and a site refuses fields that it does not know. So a new field of ``Train``
-needs new numbers ``NUMERICS`` and ``PROTOCOL`` (:mod:`sordino.base`).
+A new kind is a field of :class:`Wants`, its price and its value, all here; the fields of messages
+that carry it (:mod:`sordino.base.message`), that in ``Statistics`` of the same name; and the method
+that asks for it. A number is of the first step's batch, whose sample it shares; beside a second
+one, :meth:`ExtraReleases.exact` returns both. A new field of ``Train`` raises ``NUMERICS``, for
+noise is drawn over all numbers of a task (``hidden`` in :mod:`.client`), and ``PROTOCOL``, for a
+site refuses fields that it does not know (both in :mod:`sordino.base`).
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ class LocalClient(LocalWork):
             inside=inside,
         )
 
-    def reach(self, task: Train, said: object) -> plausible.Length | None:
+    def length_bound(self, task: Train, said: object) -> plausible.Length | None:
         """Return how long a contribution is, and may be; None where the mechanism does not say, and
         of what is no contribution.
         """

@@ -187,7 +187,7 @@ class PrivateEdge(Edge):
         noisy, _ = self.released(mechanism, self.scratch, 0.0, rng, place_of(task))
         return self.answered(task, noisy, 1.0 / share)
 
-    def reach(self, task: Compute, said: object) -> plausible.Length | None:
+    def length_bound(self, task: Compute, said: object) -> plausible.Length | None:
         """Length of a gradient, and its bound; None of what is no gradient, and where the mechanism
         does not say.
         """

@@ -224,7 +224,7 @@ class PrivateSum:
             clipped=None if found.clipped is None else min(max(found.clipped, 0.0), 1.0),
             snr=_signal_to_noise(found.mean, (multiplier * round_noise.clip * found.unit) ** 2),
         )
-        memory = method.learned(state.memory, terms, found)
+        memory = method.remembered("learn", method.learn(state.memory, terms, found))
         return RoundOutcome(found.mean.astype(np.float64), memory, row, noise=noise)
 
 
@@ -324,7 +324,7 @@ class SharedSum:
         grid = self.rule.grid(round_noise.clip, round_noise.noise_multiplier)
         deviation = grid.deviation * grid.step * abs(self._unit(clients))
         row = replace(row, snr=_signal_to_noise(released.mean, len(clients) * deviation**2))
-        memory = method.learned(state.memory, terms, released)
+        memory = method.remembered("learn", method.learn(state.memory, terms, released))
         return RoundOutcome(released.mean.astype(np.float64), memory, row)
 
     def _unit(self, clients: Sequence[int]) -> float:

@@ -341,10 +341,6 @@ class SynchronousMethod(Method):
             raise METHODS.wrong(self, call, given, f"the {self.memory.__name__} that it declares")
         return given
 
-    def learned(self, memory: Any, terms: Terms, released: Released) -> Any:
-        """Return the memory that :meth:`learn` gives, if it is one."""
-        return self.remembered("learn", self.learn(memory, terms, released))
-
     def noted(self, memory: Any) -> dict[str, Any]:
         """Return what :meth:`observed` gives, if a log can hold it.
 

@@ -51,7 +51,7 @@ from sordino.core.prepared import Affordable
 from sordino.core.world import ChargeRequest
 from sordino.data.stream import Piece
 from sordino.privacy import Budget, Charge, LedgerSession, Permits
-from sordino.privacy.session import History
+from sordino.privacy.event import History
 from sordino.regimes.vertical import regime as prices
 from sordino.regimes.vertical.stream import Arranged
 from sordino.regimes.vertical.study import VerticalStudy
