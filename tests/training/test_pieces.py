@@ -449,3 +449,17 @@ def test_sums_of_one_layer_are_overwritten_whatever_stood_there() -> None:
         each = [added(every[i : i + 1]) for i in range(count)]
         for part, found in enumerate(added(every[:count])):
             assert np.allclose(found, sum(one[part] for one in each), atol=1e-5)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("inputs", "outputs"), [(5, 3), (2, 9)])
+def test_norms_by_products_are_raised_by_the_bound_of_their_rounding(
+    inputs: int, outputs: int, bias: bool
+) -> None:
+    """Of positions that take each other away nothing is left but this bound."""
+    a = torch.ones(1, 2, inputs)
+    g = torch.stack([torch.ones(outputs), -torch.ones(outputs)]).unsqueeze(0)
+    reach = 2.0 * math.sqrt((inputs + bias) * outputs)
+    roundings = inputs + outputs + 2**2 + 8
+    found = layers.squared_norms(a, g, bias=bias)
+    assert float(found) == pytest.approx(4 * roundings * 2.0**-53 * reach**2, rel=1e-12)
