@@ -19,7 +19,7 @@ from sordino.clients.study import H, HorizontalStudy
 from sordino.core.prepared import PUBLIC, UNIT
 from sordino.core.study.data import SHARE
 from sordino.data import mapped
-from sordino.data.dataset import Blocks, Corpus, Dataset, Words
+from sordino.data.dataset import ClientRanges, Corpus, Dataset, Words
 from sordino.data.encoding import UNEVEN, uneven
 from sordino.data.features import featured
 from sordino.data.identity import at_one, first_rows
@@ -241,7 +241,7 @@ def has_test(path: str) -> bool:
 
 
 def _in_blocks(
-    study: HorizontalStudy, train: datasets.Dataset, blocks: Blocks, test: datasets.Dataset
+    study: HorizontalStudy, train: datasets.Dataset, blocks: ClientRanges, test: datasets.Dataset
 ) -> Federation:
     """Return examples that lie client after client, as their clients'."""
     wanted, clients = study.data, len(blocks.bounds) - 1

@@ -71,7 +71,7 @@ _ROWS_AT_ONCE = 1 << 16
 OF_ROWS = ("x", "y", "client", "words", "people", "origin")  # arrays with an entry for each row
 
 
-class Blocks(NamedTuple):
+class ClientRanges(NamedTuple):
     """Examples that lie one client after another.
 
     Attributes:
@@ -115,7 +115,7 @@ class Dataset:
     origin: Features | None = None
     columns: Names = ()
     span: Span | None = None
-    blocks: Blocks | None = None
+    blocks: ClientRanges | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no later room could make sense of."""

@@ -39,8 +39,8 @@ from sordino.base.files import MIB, object_of, read_plain, readable
 from sordino.base.frozen import Frozen
 from sordino.data.dataset import (
     Array,
-    Blocks,
     ByClient,
+    ClientRanges,
     Corpus,
     Dataset,
     Indices,
@@ -209,7 +209,7 @@ def read(folder: Path, how: ReadOptions) -> Corpus:
         people=arrays.get("people") if how.person is not None else None,
         columns=index.columns,
         span=index.span,
-        blocks=Blocks(bounds, arrays["prints"].tobytes()),
+        blocks=ClientRanges(bounds, arrays["prints"].tobytes()),
     )
     let_go(train.y)
     held = {name: arrays.get(f"{name}_test") for name in _TRAINING}

@@ -32,7 +32,7 @@ class LedgerExists(LedgerError):
     """Where a new ledger was to be made there is one."""
 
 
-class Late(SordinoError):
+class OutOfTime(SordinoError):
     """A reader's seconds are over."""
 
 
@@ -54,10 +54,10 @@ class Clock:
         """Stop if they are.
 
         Raises:
-            Late: to be caught where the file is known.
+            OutOfTime: to be caught where the file is known.
         """
         if self.over():
-            raise Late
+            raise OutOfTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +276,7 @@ def ledger_errors(path: Path, clock: Clock | None = None) -> Iterator[None]:
             f"{path}: the ledger cannot be used: {error}. Make sure that its folder exists "
             "and is writable"
         ) from error
-    except (Late, RecursionError, MemoryError) as error:
+    except (OutOfTime, RecursionError, MemoryError) as error:
         if clock is None and isinstance(error, MemoryError):
             raise LedgerUnavailable(
                 f"{path}: the ledger cannot be used: no memory is left. Free some; nothing was "
