@@ -24,6 +24,7 @@ from sordino.clients.division import converted, federation
 from sordino.core import study as studies
 from sordino.core.run import session
 from sordino.data import mapped
+from sordino.data.dataset import rows as rows_of
 from sordino.data.table import ReadOptions
 from sordino.regimes.synchronous.protocol import sample
 from sordino.training.perexample.sums import Examples
@@ -216,6 +217,11 @@ def test_words_and_persons_are_those_of_the_source(tmp_path: Path) -> None:
         assert np.array_equal(one.words, other.words)
         assert np.array_equal(one.people, other.people)
         assert one.fingerprint() == other.fingerprint()
+    for client in (0, 1, 2, -1):
+        trained = zip(rows_of(first.parts, client), rows_of(second.parts, client), strict=True)
+        for one, other in trained:
+            assert np.array_equal(one, other)
+            assert other.flags.owndata  # its pages are given back
     assert federation(mapped_too).names == ("c0", "c1", "c2")
 
 
