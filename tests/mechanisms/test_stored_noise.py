@@ -231,6 +231,28 @@ def test_noise_has_the_margin_for_rounding_that_it_says() -> None:
         assert 2.0**-48.5 < made.deviation / (sigma * moved) - 1 < 2.0**-47.5
 
 
+def test_norms_of_coefficients_have_the_margin_for_rounding_that_they_say() -> None:
+    basis, weights = Basis.flat(8), (0.5, 2.0, 1.0, 0.25)
+    vanished = 2.0 * 2.0 * math.sqrt(8) * 2.0**-63
+    rows = torch.zeros(2, 8, dtype=torch.float64)
+    rows[1] = 1.0  # all of it in the base
+    nothing, whole = basis.weighted_norms(rows, weights).tolist()
+    assert nothing == pytest.approx(vanished, rel=1e-14)
+    length = math.sqrt(8)
+    lost = 0.51 * (8 + 80) * 2.0**-53 + 2.0 * 1.01 * math.sqrt(4) * 7 * 2.0**-53 / 0.5
+    assert whole / (0.5 * length) - 1.0 == pytest.approx(lost, abs=2.0**-51)
+    assert basis.weighted_norms(rows[1:], weights, by_level=True).tolist() == [whole]
+    assert math.isinf(float(basis.weighted_norms(rows[1:] * 1e20, weights)))
+
+
+def test_what_is_asked_for_unless_a_study_says_otherwise() -> None:
+    asked = {"unit": "client", "clip": 0.7, "noise_multiplier": 1.3, "parameters": (30, 7)}
+    assert NoiseRequest(**asked) == NoiseRequest(  # type: ignore[arg-type]
+        **asked, energies=None, counted=False, count_deviation=None, update_bound=None,  # type: ignore[arg-type]
+        largest=1.0, correlation=None,
+    )  # fmt: skip
+
+
 def test_what_is_just_allowed_and_what_is_not() -> None:
     for kind in ("banded", "blt"):
         for separation, passes in ((0, 1), (1, 0), (2**17 + 1, 1)):
