@@ -9,13 +9,14 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 import pytest
 from dp_accounting.rdp import rdp_privacy_accountant
 
 from sordino.base.errors import LedgerError, StudyError
-from sordino.privacy import grid, parts, renyi
+from sordino.privacy import grid, loss, parts, renyi
 from sordino.privacy.accounting import accountant, fixed_order
 from sordino.privacy.budget import Budget, epsilon_after, left_out, most_steps, noise_multiplier
 from sordino.privacy.event import (
@@ -249,6 +250,19 @@ def test_losses_that_are_infinite_at_times() -> None:
     assert one.epsilon(0.9) == 0.0
 
 
+def test_the_fine_bound_is_asked_for_unless_told_otherwise() -> None:
+    by, base = accountant("pld"), ((PoissonSampled(0.02, G), 300),)
+    chosen = ((Selected(Repeated(*base[0]), Poisson(2.0)), 1),)
+    in_groups = ((Grouped(base[0][0], 2), 300),)
+    for price, given in (
+        (partial(parts.best_epsilon, by, base, Poisson(2.0)), 1e-5),
+        (partial(parts.selected_epsilon, by, chosen), 1e-5),
+        (partial(parts.grouped_epsilon, by, in_groups), 1e-5),
+        (partial(loss.epsilon, ((Kind(0.02, 2.0), 300),)), 1e-5),
+    ):
+        assert price(given) == price(given, quick=False) < price(given, quick=True)
+
+
 def test_no_promise_and_no_steps_are_refused() -> None:
     about = {"sampling_rate": 0.1, "delta": 1e-5, "accountant": "rdp"}
     for epsilon, count in ((0.0, 5), (math.inf, 5), (1.0, 0)):
@@ -257,6 +271,13 @@ def test_no_promise_and_no_steps_are_refused() -> None:
     with pytest.raises(StudyError, match="no noise multiplier up to 1000000 brings 1 steps"):
         noise_multiplier(sampling_rate=1.0, steps=1, epsilon=1e-9, delta=1e-12, accountant="rdp")
     assert noise_multiplier(epsilon=1.0, steps=1, **about) > 0.0  # type: ignore[arg-type]
+    for least in (1e6, 3.0001, 1e-4):
+
+        def release(sigma: float, least: float = least) -> Event:
+            return Nothing() if sigma >= least else NonPrivate("raw")
+
+        found = noise_multiplier(epsilon=1.0, steps=1, **about, release=release)  # type: ignore[arg-type]
+        assert found == least
     assert most_steps(G, epsilon=0.0, delta=1e-5, accountant="rdp") == 0
     with pytest.raises(StudyError, match="must not be negative"):
         most_steps(G, epsilon=-LEAST, delta=1e-5, accountant="rdp")
@@ -293,6 +314,7 @@ def test_groups_at_the_borders() -> None:
         shared = grouped(Gaussian(sigma), 3).noise_multiplier  # type: ignore[union-attr]
         assert shared * 3 <= sigma
         assert shared >= sigma / 3 * (1 - 1e-15)
+        assert Kind(0.1, sigma, rows=3).together.sigma * 3 <= sigma
     sampled = grouped(PoissonSampled(0.5, PoissonSampled(0.5, G)), 2)
     assert sampled == PoissonSampled(
         -math.expm1(2 * math.log1p(-0.25)) * (1.0 + 1e-12), Gaussian(1.0)
