@@ -248,11 +248,20 @@ class Killed(Exception):
     """A process that ends at once, as far as a thread can."""
 
 
-def test_a_site_that_is_started_anew_stands_where_it_stood(tmp_path: Path) -> None:
-    """Party 0 ends after some frames, three times, with a checkpoint behind it; then it goes on."""
+def test_a_site_that_is_started_anew_stands_where_it_stood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Party 0 ends after some frames, three times, with a checkpoint behind it; then it goes on, and
+    nobody is charged for an appearance twice.
+    """
     slr = 'method={name="slr",learning_rate=0.05,length=3}'
-    changes = (slr, "execution.evaluate_every=4", "execution.checkpoint_every=1")
-    study = read(tmp_path, changes)
+    monkeypatch.setattr("sordino.regimes.vertical.run.BLOCK", 4)  # else all is one block
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "ten.npz", x=rng.random((10, 6), np.float32), y=np.arange(10) % 2)
+    data = f"data={{file='{tmp_path / 'ten.npz'}', parties=2, classes=['0', '1']}}"
+    often = "execution.evaluate_every=4", "execution.checkpoint_every=1"
+    spent = "privacy.appearances=3", "privacy.epsilon=900.0"
+    study = read(tmp_path, [data, slr, ENTITY, *spent, *often])
     laid = demo.lay_out(study, tmp_path / "federation", scripted=True)
     ends = [9, 8, 11]
 
@@ -281,6 +290,11 @@ def test_a_site_that_is_started_anew_stands_where_it_stood(tmp_path: Path) -> No
         for name, value in load_file(folder / "run" / "model.safetensors").items():
             assert name.startswith(who)
             assert (value == wanted[name]).all(), name
+    booked = entries(tmp_path / "alone")
+    assert len({each[-1] for each in booked}) == 3  # a range for each appearance
+    for folder, own in ((laid.server, "server"), (laid.sites[0][0], "party:0")):
+        units = {"entities", own} if own != "server" else {each[0] for each in booked}
+        assert entries(folder / "run") == [each for each in booked if each[0] in units]
 
 
 def test_a_run_in_the_order_of_arrival_ends_and_books_as_planned(tmp_path: Path) -> None:
