@@ -80,7 +80,7 @@ class Net:
         self.over = False
 
     def opens(self, limit: int, mailbox: Mailbox) -> Net:
-        """See :data:`sordino.network.server.Opens`; the network is its own hub."""
+        """See :data:`sordino.network.transport.OpensHub`; the network is its own hub."""
         with self._lock:
             self._mailbox, self._limit = mailbox, limit
         return self

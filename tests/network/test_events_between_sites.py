@@ -251,8 +251,8 @@ class Killed(Exception):
 def test_a_site_that_is_started_anew_stands_where_it_stood(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Party 0 ends after some frames, three times, with a checkpoint behind it; then it goes on, and
-    nobody is charged for an appearance twice.
+    """Party 0 ends after some frames, three times, with a checkpoint behind it; then it goes on,
+    and nobody is charged for an appearance twice.
     """
     slr = 'method={name="slr",learning_rate=0.05,length=3}'
     monkeypatch.setattr("sordino.regimes.vertical.run.BLOCK", 4)  # else all is one block

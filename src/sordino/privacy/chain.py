@@ -46,8 +46,8 @@ DATA = "data"
 order, which must be the same when it goes on. Notes of versions before have none."""
 PLANNED = "planned"
 """Key of a beginning: charges on each unit that are planned, as pairs of event and count, where a
-plan says that. A version wrote a number of charges instead, and the least noise of a schedule in
-parts of the first."""
+plan says that. An earlier version wrote how many charges, and by how much the least noise of a
+schedule is below that of the first charge."""
 OTHERS = "others"
 """Key of a beginning: whether others decide when the run ends, as in a federation."""
 ROWS = "rows"

@@ -92,15 +92,15 @@ class LedgerFormat:
         meta: names and values of the table ``meta``.
         start: digest that the first link continues.
         tables: SQL of each table.
-        outer: adjacency of samples and clients. Of labels, parties and entities of events it is to
-            replace one.
+        sample_adjacency: that of samples and clients. Of labels, parties and entities of events it
+            is to replace one.
         charged: whether this version adds charges to ledgers of this format.
     """
 
     meta: Mapping[str, str]
     start: str
     tables: Mapping[str, str]
-    outer: Adjacency = Adjacency.ZERO_OUT
+    sample_adjacency: Adjacency = Adjacency.ZERO_OUT
     charged: bool = True
 
     def read(self, row: Row) -> Entry:
@@ -122,7 +122,7 @@ class LedgerFormat:
 
     def adjacency(self, unit: str) -> Adjacency:
         """Return the relation that a unit's events are priced for."""
-        return Adjacency.REPLACE_ONE if _REPLACED.match(unit) else self.outer
+        return Adjacency.REPLACE_ONE if _REPLACED.match(unit) else self.sample_adjacency
 
     def units(self, db: sqlite3.Connection) -> Units:
         """Return fingerprints and labels of units that are kept outside of the chain.
@@ -274,7 +274,9 @@ _REPLACE = "of the units labels, party and entities of events: replace one"
 def _first(sentence: str) -> LedgerFormat:
     start = hashlib.sha256(b"sordino ledger").hexdigest()
     meta = {"format": "1", "adjacency": sentence}
-    return LedgerFormat(meta, start, _BESIDE, outer=Adjacency.ADD_OR_REMOVE, charged=False)
+    return LedgerFormat(
+        meta, start, _BESIDE, sample_adjacency=Adjacency.ADD_OR_REMOVE, charged=False
+    )
 
 
 # Format 2: one chain of charges and notes, which begins with a sentence about adjacency. The

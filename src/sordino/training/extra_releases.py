@@ -2,10 +2,10 @@
 says so, what it costs, and how a client computes it.
 
 A new kind is a field of :class:`Wants`, its price and its value, all here; the fields of messages
-that carry it (:mod:`sordino.base.message`), that in ``Statistics`` of the same name; and the method
-that asks for it. A number is of the first step's batch, whose sample it shares; beside a second
-one, :meth:`ExtraReleases.exact` returns both. A new field of ``Train`` raises ``NUMERICS``, for
-noise is drawn over all numbers of a task (``hidden`` in :mod:`.client`), and ``PROTOCOL``, for a
+that carry it (:mod:`sordino.base.message`); and the method that asks for it. The field of
+``Statistics`` has the name of that of ``Wants``, by which the check of methods finds it. A scalar
+is of the first step's batch, whose sample it shares; for two at once, :meth:`ExtraReleases.exact`
+and ``hidden`` must take both. A new field of ``Train`` raises ``NUMERICS``, for noise is drawn over all numbers of a task (``hidden`` in :mod:`.client`), and ``PROTOCOL``, for a
 site refuses fields that it does not know (both in :mod:`sordino.base`).
 """
 
