@@ -245,6 +245,15 @@ def test_norms_of_coefficients_have_the_margin_for_rounding_that_they_say() -> N
     assert math.isinf(float(basis.weighted_norms(rows[1:] * 1e20, weights)))
 
 
+def test_what_is_just_within_a_clip_counts_as_within() -> None:
+    basis, row = Basis.flat(8), torch.linspace(0.5, 1.0, 8, dtype=torch.float64)
+    for kind in (HaarGaussian, LevelGaussian):
+        made = kind.weighted(clip=1.0, noise_multiplier=1.3, basis=basis, weights=(1.0,) * 4)
+        norm = float(made.norms(row.unsqueeze(0)))
+        assert made.scaled(norm, 1.3).bounded(row)[1]
+        assert not made.scaled(math.nextafter(norm, 0.0), 1.3).bounded(row)[1]
+
+
 def test_what_is_asked_for_unless_a_study_says_otherwise() -> None:
     asked = {"unit": "client", "clip": 0.7, "noise_multiplier": 1.3, "parameters": (30, 7)}
     assert NoiseRequest(**asked) == NoiseRequest(  # type: ignore[arg-type]
