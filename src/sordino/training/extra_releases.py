@@ -5,8 +5,9 @@ A new kind is a field of :class:`Wants`, its price and its value, all here; the 
 that carry it (:mod:`sordino.base.message`); and the method that asks for it. The field of
 ``Statistics`` has the name of that of ``Wants``, by which the check of methods finds it. A scalar
 is of the first step's batch, whose sample it shares; for two at once, :meth:`ExtraReleases.exact`
-and ``hidden`` must take both. A new field of ``Train`` raises ``NUMERICS``, for noise is drawn over all numbers of a task (``hidden`` in :mod:`.client`), and ``PROTOCOL``, for a
-site refuses fields that it does not know (both in :mod:`sordino.base`).
+and ``hidden`` must take both. A new field of ``Train`` raises ``NUMERICS``, for noise is drawn over
+all numbers of a task (``hidden`` in :mod:`.client`), and ``PROTOCOL``, for a site refuses fields
+that it does not know (both in :mod:`sordino.base`).
 """
 
 from __future__ import annotations
