@@ -462,4 +462,4 @@ def test_norms_by_products_are_raised_by_the_bound_of_their_rounding(
     reach = 2.0 * math.sqrt((inputs + bias) * outputs)
     roundings = inputs + outputs + 2**2 + 8
     found = layers.squared_norms(a, g, bias=bias)
-    assert float(found) == pytest.approx(4 * roundings * 2.0**-53 * reach**2, rel=1e-12)
+    assert float(found) == pytest.approx(4 * roundings * 2.0**-53 * reach**2, rel=1e-12, abs=0.0)
