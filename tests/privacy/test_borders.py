@@ -48,6 +48,7 @@ from sordino.privacy.records.classes import (
     apart,
     bridged,
     choices,
+    closed,
     coarser,
     covered,
     either,
@@ -278,6 +279,8 @@ def test_no_promise_and_no_steps_are_refused() -> None:
 
         found = noise_multiplier(epsilon=1.0, steps=1, **about, release=release)  # type: ignore[arg-type]
         assert found == least
+    just = accountant("rdp").epsilon([(PoissonSampled(0.1, G), 1)], 1e-5)
+    assert noise_multiplier(epsilon=just, steps=1, **about) == 2.0  # type: ignore[arg-type]
     assert most_steps(G, epsilon=0.0, delta=1e-5, accountant="rdp") == 0
     with pytest.raises(StudyError, match="must not be negative"):
         most_steps(G, epsilon=-LEAST, delta=1e-5, accountant="rdp")
@@ -485,6 +488,22 @@ def test_counts_of_groups() -> None:
     found = histories(of(4, live=frozenset({((2, 3), 1)})), charged)
     assert found == [{(G, "client", 1): 4, (sampled, "sample", 1): 3, (G, "sample", 1): 1}]
     assert len(histories(Class(ways=(of(3).frozen, of(0, 4).frozen)), charged)) == 2
+
+
+def test_groups_that_are_charged_no_more_are_frozen() -> None:
+    """One way is what is sure; of two, of which neither covers the other, both are kept."""
+
+    def either_of(number: int) -> tuple[str, dict[Event, int]]:
+        return "sample", {G: 2, Pure(1.0 if number == 2 else 2.0): 1}
+
+    one = closed(Class(live=frozenset({((2,), 1)})), frozenset({2}), either_of)
+    sure, first = ((G, "sample", 1), 2), ((Pure(1.0), "sample", 1), 1)
+    assert one == Class((sure, first))
+    two = closed(Class(live=frozenset({((2, 3), 1), ((4,), 1)})), frozenset({2, 3}), either_of)
+    assert two.frozen == (sure,)
+    assert sorted(two.ways, key=repr) == [(first,), (((Pure(2.0), "sample", 1), 1),)]
+    assert two.live == {((4,), 1)}
+    assert closed(two, frozenset({3}), either_of) is two
 
 
 def test_histories_that_cover_others() -> None:
