@@ -205,7 +205,8 @@ def test_noise_is_that_of_before() -> None:
     stored, now = json.loads(STORED.read_text()), found()
     assert stored.keys() == now.keys()
     for name, told in now.items():
-        assert told == pytest.approx(stored[name], rel=1e-10, abs=1e-12), name
+        # sums in float32 differ in their last digits from processor to processor
+        assert told == pytest.approx(stored[name], rel=1e-6, abs=1e-6), name
 
 
 @pytest.mark.parametrize("low", [0.51, 0.7072])
