@@ -123,7 +123,7 @@ INTERRUPT = signal.SIGUSR2
 """Interrupts what process 0 is doing: shells have background processes ignore Ctrl-C's signal."""
 FAREWELL = 5.0
 """Seconds that workers have to end."""
-AHEAD = 0.75
+AHEAD = 0.6
 """Of its equal part of all work that is not done, what a worker has at most."""
 
 
