@@ -158,9 +158,15 @@ def _merged(template: dict[str, Any], part: dict[str, Any]) -> list[dict[str, An
     return [{**template, **updated}, {**template, **part}, {**template, **kept}, filed]
 
 
-def here(job_list: Any, at_once: int, *, ended: Any, tick: Any = None, keep: Any = ()) -> None:
+there = runner.play
+
+
+def here(jobs: Any, at_once: int, *, ended: Any, **more: Any) -> None:
     """The runs of a comparison, one after another in this process."""
-    for job in job_list:
+    if any("run" not in job.command for job in jobs):  # calls of functions
+        there(jobs, at_once, ended=ended, **more)
+        return
+    for job in jobs:
         at = job.command.index("run")
         done = sordino(Path.cwd(), *job.command[at:])
         ended(job.key, done.stderr if done.returncode else None)
