@@ -63,7 +63,11 @@ def test_sites_book_the_rows_of_persons_or_persons(
         assert all(isinstance(event, PoissonSampled) for event, _ in booked)
         spent = [(of_rows(event, rows), count) for event, count in booked]
         delta = agreed.study.privacy.delta or 0.0
-        assert found.done[site].epsilon == pytest.approx(accountant("rdp").epsilon(spent, delta))
+        price, done = pytest.approx(accountant("rdp").epsilon(spent, delta)), found.done[site]
+        assert done.spent == price
+        # others choose how many updates of edges there are, so the budget may be what bounds them
+        chosen = name == "asynchronous" and done.epsilon == agreed.study.privacy.epsilon
+        assert done.epsilon == price or chosen
         assert found.done[site].unit == "person"
         assert verify(found.folder(site)).problems == []
     assert verify(found.server).problems == []
@@ -75,7 +79,7 @@ def test_sites_book_the_rows_of_persons_or_persons(
     run, (agreed, index, *_) = found.folder(kit.name), opened(JoinOptions(kit=kit, data=data))
     proof.write(kit, run, agreed, index, found.done[kit.name])
     stated = proof.verify(run, kit / "authority.pem")
-    assert stated.epsilon == pytest.approx(found.done[kit.name].spent)
+    assert stated.epsilon == pytest.approx(found.done[kit.name].epsilon)
     whole = json.loads((run / proof.NAME).read_text())
     less = {**json.loads(whole["statement"]), "epsilon": 0.9 * found.done[kit.name].spent}
     sign(run / proof.NAME, certificates.read_pair(kit, "site"), less)

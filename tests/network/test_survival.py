@@ -7,6 +7,7 @@ The seed is printed where a test fails; FAULTS_SEED draws other moments, FAULTS 
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -176,8 +177,9 @@ def refuse_below(found: Faults, regime: str) -> None:
                 for i in range(count if regime == "asynchronous" else 1)
             ]
             wanted = {number for site, number in heard if site == index} if back else set(said)
-            if regime == "passes":  # of 3 batches, by tasks of 2 steps
-                wanted = set(range(1, -(-2 * len(said) // 3) + 1))
+            if regime == "passes":  # of 3 batches, by tasks of 2 steps; lost ones skip some
+                assert len(set(numbers)) >= math.ceil(2 * len(said) / 3), (kit.name, found.told())
+                continue
             # some twice: what a life had booked and not sent, the next one books again
             assert wanted <= set(numbers), (kit.name, found.told())
             if regime == "asynchronous" and unit is None and not back:  # the task in flight
